@@ -1,0 +1,142 @@
+"""The engine socket: what a daemon and the engine beside it say to each other (DESIGN: The picture).
+
+Both import this module and nothing of each other. Each message is one frame (:mod:`sbon.frames`) of msgpack. The
+daemon sends :class:`EngineCall`, the engine answers each with a :class:`EngineReply` of the same ``call_id``, in any
+order, and sends :class:`Hello` once, :class:`FragmentStatus` every second, and :class:`LinkLost` when it needs to know
+where a producer is now. Commands carry (fragment, generation, owner); the engine refuses lower generations than it knows.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from sbon.fragment import FragmentSpec
+
+PROTOCOL_VERSION = 1
+
+
+class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    pass
+
+
+class Hello(_Message, frozen=True):
+    """First message of an engine, once Spark is up. ``flight_address`` is (host, port) of its link logs."""
+
+    protocol_version: int
+    pid: int
+    flight_address: tuple[str, int]
+    spark_version: str
+    java_version: str
+
+
+class Owned(_Message, frozen=True):
+    """Base of commands about one fragment: who says so, under which generation."""
+
+    fragment_id: str
+    generation: int
+    owner: str
+
+
+class Instantiate(Owned, frozen=True):
+    """Start a fragment in ``folder``, from its checkpoint there if it has one. Reply: ``output_schema``.
+
+    ``port_schemas`` are the ``output_schema`` of each port's producers, in the order of ``spec.ports``.
+    """
+
+    spec: FragmentSpec
+    folder: str
+    port_schemas: tuple[str, ...] = ()
+
+
+class Connect(Owned, frozen=True):
+    """Feed ``port`` from ``producer``, which runs under ``producer_generation`` at ``address``. Idempotent; newer wins."""
+
+    port: str
+    producer: str
+    producer_generation: int
+    address: tuple[str, int]
+
+
+class Disconnect(Owned, frozen=True):
+    """Stop pulling ``producer`` into ``port``; what was pulled is kept."""
+
+    port: str
+    producer: str
+
+
+class Migrate(Owned, frozen=True):
+    """Stop the fragment and let go of its folder, which is then all of its state. Reply: ``state_bytes``."""
+
+
+class Destroy(Owned, frozen=True):
+    """Stop the fragment if it runs and delete its folder. Unknown fragments are already destroyed: no error."""
+
+    folder: str
+
+
+Command = Instantiate | Connect | Disconnect | Migrate | Destroy
+
+
+class EngineCall(_Message, frozen=True):
+    call_id: int
+    command: Command
+
+
+class EngineReply(_Message, frozen=True):
+    """``error`` is None, or one line for the user. ``stale`` marks a refused generation."""
+
+    call_id: int
+    error: str | None = None
+    stale: bool = False
+    output_schema: str | None = None
+    state_bytes: int = 0
+
+
+class FragmentState(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHED = "finished"  # end of stream reached and committed
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class PortStatus(msgspec.Struct, frozen=True):
+    """Measured at the link: smoothed rates of what was pulled from ``producer``, and rows pulled in all."""
+
+    port: str
+    producer: str
+    rate_bytes_per_s: float
+    rate_rows_per_s: float
+    rows: int
+
+
+class FragmentStatus(_Message, frozen=True):
+    """How one fragment does. Rates are smoothed over some ten seconds; ``selectivity`` is bytes out per byte in."""
+
+    fragment_id: str
+    generation: int
+    state: FragmentState
+    ports: tuple[PortStatus, ...] = ()
+    output_rate_bytes_per_s: float = 0.0
+    output_rows: int = 0
+    late_rows: int = 0
+    batch_id: int = -1
+    watermark_ms: int | None = None
+    selectivity: float | None = None
+    state_bytes: int = 0
+    error: str | None = None
+
+
+class LinkLost(_Message, frozen=True):
+    """Pulls of ``producer`` fail or are refused; the daemon should :class:`Connect` again when it knows better."""
+
+    fragment_id: str
+    generation: int
+    port: str
+    producer: str
+    reason: str
+
+
+FromEngine = Hello | EngineReply | FragmentStatus | LinkLost

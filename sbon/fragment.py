@@ -1,0 +1,67 @@
+"""The fragment: the unit of a query that runs, moves and is shared (DESIGN: Queries, fragments, ports).
+
+A fragment is one SQL text over ordered, named inputs, its *ports*; on the engine it is one Structured Streaming query.
+Text and order are frozen for its life: a restored join whose inputs were swapped would be silently wrong, so
+:meth:`FragmentSpec.signature` is checked before a checkpoint is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+
+import msgspec
+
+from sbon.streams import SinkSpec, StreamSpec
+
+#: Watermark of a stream that has ended, in ms since the epoch (9999-01-01): far enough to close every window.
+END_OF_STREAM_MS = 253_370_764_800_000
+
+
+class FragmentKind(StrEnum):
+    SOURCE = "source"  # reads an external stream; pinned to its owner
+    FILTER = "filter"  # a chain of stateless operators
+    UNION = "union"
+    JOIN = "join"
+    AGGREGATE = "aggregate"
+    SINK = "sink"  # writes to an external sink; pinned to its owner
+
+
+class PortSpec(msgspec.Struct, frozen=True):
+    """One input. ``name`` is the view that the fragment's SQL reads; ``producers`` are fragment ids."""
+
+    name: str
+    producers: tuple[str, ...]
+
+
+class FragmentSpec(msgspec.Struct, frozen=True):
+    """What a fragment computes; where it runs is not part of it.
+
+    ``sql`` reads the views named by ``ports``; that of a source reads the one view ``source``.
+    ``event_time`` is the output column that later operators window or join on, None if there is none.
+    ``watermark_lag_ms``: every later output row has event time >= (input watermark - lag).
+    ``stateful``: its windows or join buffers close with Spark's own watermark, one batch behind the input's.
+    ``selectivity``: estimated bytes out per byte in, until it has been measured.
+    """
+
+    fragment_id: str
+    query_id: str
+    kind: FragmentKind
+    sql: str
+    ports: tuple[PortSpec, ...] = ()
+    event_time: str | None = None
+    watermark_lag_ms: int = 0
+    stateful: bool = False
+    selectivity: float = 1.0
+    stream: StreamSpec | None = None
+    sink: SinkSpec | None = None
+
+    @property
+    def pinned(self) -> bool:
+        """Sources and sinks stay with the node that owns them; everything else may run anywhere."""
+        return self.kind in (FragmentKind.SOURCE, FragmentKind.SINK)
+
+    def signature(self) -> str:
+        """Hash of what makes a checkpoint of this fragment readable: its SQL and its ports in order."""
+        frozen = msgspec.msgpack.encode((self.sql, [port.name for port in self.ports], self.event_time))
+        return hashlib.blake2b(frozen, digest_size=16).hexdigest()
