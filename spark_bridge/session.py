@@ -1,0 +1,57 @@
+"""The engine's Spark session: small, on loopback, and with the settings that fragments rely on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark_bridge.java_runtime import prepare_java
+
+#: Settings that the meaning of results depends on; the reference job that checks results uses them too.
+SEMANTICS = {
+    "spark.sql.session.timeZone": "UTC",
+    # A window closes only when every port of the fragment is past it (DESIGN: Engine and links).
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+}
+
+#: Settings that keep an engine small: it shares its host with what it observes.
+_FRUGALITY = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.pollingDelay": "100ms",
+    "spark.sql.streaming.numRecentProgressUpdates": "4",
+    "spark.sql.streaming.minBatchesToRetain": "4",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+# The serial collector needs the least memory, and is there in every Java that we start. Spark's query threads recurse
+# over plans and match long patterns against them: the default stack of 1 MiB overflowed when a query was stopped.
+_JAVA_OPTIONS = "-XX:+UseSerialGC -Xss4m"
+
+
+def start_session(name: str, scratch: Path, *, master: str = "local[2]", memory_mb: int = 512) -> SparkSession:
+    """Start Spark in this process with its files under ``scratch``; UnavailableError when there is no usable Java."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    prepare_java(scratch)
+    # Python workers must be this Python: the one on the path may lack pyarrow, or be another version.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(f"sbon-{name}").master(master)
+    settings = {
+        **SEMANTICS,
+        **_FRUGALITY,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": f"{memory_mb}m",
+        "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} -Djava.io.tmpdir={scratch}",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
