@@ -1,0 +1,190 @@
+"""The link log: the output of one fragment, kept as segments until every consumer has acknowledged them.
+
+One file per micro-batch, named by its batch id. Appending is idempotent: Spark replays a batch after a crash, and the
+replay must say the same again; if it does not, the fragment has become non-deterministic and is stopped. Each consumer
+has a cursor here; the slowest one bounds how far the producer may run ahead (back-pressure instead of loss).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from sbon.row_multiset import difference
+from spark_bridge.durable import sync_folder, write_durably
+from spark_bridge.segment import SegmentHeader, body_table, decode_header, decode_segment, encode_segment
+
+#: Kept even when acknowledged: a replayed batch is compared with what it said before.
+_KEPT_SEGMENTS = 2
+
+
+class LogFaultError(Exception):
+    """The log would contradict itself; the fragment must stop rather than mislead its consumers."""
+
+
+class StoppedError(Exception):
+    """The fragment is being stopped while it waited for room in its log; the batch will be replayed."""
+
+
+class LinkLog:
+    """Segments of one fragment in ``folder``. Thread-safe; one process at a time (the fragment's folder lock).
+
+    ``consumers`` are the cursors to wait for before anything is trimmed, ``max_bytes`` the room for what they have not
+    acknowledged yet.
+    """
+
+    def __init__(self, folder: Path, fragment_id: str, consumers: tuple[str, ...], max_bytes: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._fragment_id = fragment_id
+        self._max_bytes = max_bytes
+        self._changed = threading.Condition()
+        self._sizes: dict[int, int] = {int(path.stem): path.stat().st_size for path in folder.glob("*.segment")}
+        self._cursors: dict[str, int] = dict.fromkeys(consumers, -1) | self._stored_cursors()
+        self._bytes_out = 0
+        self._rows_out = 0
+        self._last = self._header(max(self._sizes)) if self._sizes else None
+
+    @property
+    def last(self) -> SegmentHeader | None:
+        """Header of the newest segment."""
+        return self._last
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """Bytes and rows appended by this process."""
+        return self._bytes_out, self._rows_out
+
+    def header(self, batch_id: int) -> SegmentHeader | None:
+        """Header of one segment, None if it is not here."""
+        return self._header(batch_id) if batch_id in self._sizes else None
+
+    def append(
+        self,
+        generation: int,
+        batch_id: int,
+        table: pa.Table,
+        *,
+        event_time: str | None,
+        watermark_ms: int | None,
+        end_of_stream: bool,
+    ) -> None:
+        """Add the output of a batch; a batch that is here already is compared instead.
+
+        Raises LogFaultError if a replay differs, if a batch was skipped, or if a row is older than the watermark that
+        consumers were promised.
+        """
+        header, data = encode_segment(
+            self._fragment_id,
+            generation,
+            batch_id,
+            table,
+            event_time=event_time,
+            watermark_ms=watermark_ms,
+            end_of_stream=end_of_stream,
+        )
+        with self._changed:
+            if self._last is not None and batch_id <= self._last.batch_id:
+                self._compare_replay(header, table)
+                return
+            self._check_promises(header)
+            write_durably(self._path(batch_id), data)
+            self._sizes[batch_id] = len(data)
+            self._last = header
+            self._bytes_out += len(data)
+            self._rows_out += header.rows
+            self._trim()
+            self._changed.notify_all()
+
+    def wait_for_room(self, stopping: threading.Event) -> None:
+        """Block while consumers are more than ``max_bytes`` behind; StoppedError once ``stopping`` is set."""
+        with self._changed:
+            while self._unacknowledged_bytes() > self._max_bytes:
+                if stopping.is_set():
+                    raise StoppedError
+                self._changed.wait(0.2)
+
+    def segments_from(self, batch_id: int, wait_s: float, stopping: threading.Event) -> Iterator[bytes]:
+        """Yield whole segments from ``batch_id`` on, waiting up to ``wait_s`` for each; ends when none came."""
+        while not stopping.is_set():
+            with self._changed:
+                if batch_id not in self._sizes:
+                    self._changed.wait(wait_s)
+                if batch_id not in self._sizes:
+                    return
+                data = self._path(batch_id).read_bytes()
+            yield data
+            batch_id += 1
+
+    def acknowledge(self, consumer: str, batch_id: int) -> None:
+        """``consumer`` will not ask for ``batch_id`` or earlier again."""
+        with self._changed:
+            if batch_id <= self._cursors.get(consumer, -1):
+                return
+            self._cursors[consumer] = batch_id
+            write_durably(self._folder / "cursors", msgspec.msgpack.encode(self._cursors))
+            self._trim()
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let everyone who waits look again (at whether the fragment is stopping)."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _compare_replay(self, header: SegmentHeader, table: pa.Table) -> None:
+        if header.batch_id not in self._sizes:
+            return  # trimmed: every consumer has it
+        stored, body = decode_segment(self._path(header.batch_id).read_bytes())
+        if stored.checksum == header.checksum:
+            return
+        before = body_table(body)
+        said = difference(_rows(before) if before is not None else [], _rows(table))
+        if said is not None:
+            raise LogFaultError(f"batch {header.batch_id} of {self._fragment_id} differs when replayed: {said}")
+
+    def _check_promises(self, header: SegmentHeader) -> None:
+        expected = 0 if self._last is None else self._last.batch_id + 1
+        if header.batch_id != expected:
+            raise LogFaultError(f"{self._fragment_id} put out batch {header.batch_id} where {expected} was due")
+        promised = None if self._last is None else self._last.watermark_ms
+        if promised is None:
+            return
+        if header.min_event_time_ms is not None and header.min_event_time_ms < promised:
+            raise LogFaultError(
+                f"batch {header.batch_id} of {self._fragment_id} has a row at {header.min_event_time_ms} ms, "
+                f"older than the watermark {promised} ms that consumers were promised"
+            )
+        if header.watermark_ms is None or header.watermark_ms < promised:
+            raise LogFaultError(f"the watermark of {self._fragment_id} went back at batch {header.batch_id}")
+
+    def _unacknowledged_bytes(self) -> int:
+        behind = min(self._cursors.values(), default=-1)
+        return sum(size for batch_id, size in self._sizes.items() if batch_id > behind)
+
+    def _trim(self) -> None:
+        acknowledged = min(self._cursors.values(), default=-1)
+        newest = self._last.batch_id if self._last else -1
+        gone = [b for b in self._sizes if b <= acknowledged and b <= newest - _KEPT_SEGMENTS]
+        for batch_id in gone:
+            self._path(batch_id).unlink()
+            del self._sizes[batch_id]
+        if gone:
+            sync_folder(self._folder)
+
+    def _stored_cursors(self) -> dict[str, int]:
+        path = self._folder / "cursors"
+        return msgspec.msgpack.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
+
+    def _header(self, batch_id: int) -> SegmentHeader:
+        return decode_header(self._path(batch_id).read_bytes())[0]
+
+    def _path(self, batch_id: int) -> Path:
+        return self._folder / f"{batch_id:010}.segment"
+
+
+def _rows(table: pa.Table) -> list[tuple[object, ...]]:
+    return [tuple(row.values()) for row in table.to_pylist()]
