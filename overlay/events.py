@@ -1,0 +1,90 @@
+"""What happened, for whoever runs an :class:`overlay.node.Overlay`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from overlay.records import Address, NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The node at ``address``, ``record``, took us in."""
+
+    address: Address
+    record: NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class JoinFailed:
+    """Nobody answered at ``address`` in time, or it refused; ``reason`` is one line for the user."""
+
+    address: Address
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """We left; nothing is probed or answered until the next join."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined:
+    """A member that was unknown, gone or given up for dead is there."""
+
+    record: NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRestarted:
+    """The same node in a new process (a higher boot id), perhaps at a new address."""
+
+    record: NodeRecord
+    previous: NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSuspected:
+    record: NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRecovered:
+    """A suspected member was heard of again."""
+
+    record: NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFailed:
+    """A suspected member was not heard of again: it is taken for dead."""
+
+    record: NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft:
+    record: NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PathChanged:
+    """The filtered round trip from here to a member has really changed."""
+
+    record: NodeRecord
+    before_ms: float
+    after_ms: float
+
+
+Event = (
+    Joined
+    | JoinFailed
+    | Left
+    | MemberJoined
+    | MemberRestarted
+    | MemberSuspected
+    | MemberRecovered
+    | MemberFailed
+    | MemberLeft
+    | PathChanged
+)

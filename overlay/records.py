@@ -1,0 +1,89 @@
+"""What members tell about themselves and about each other.
+
+A record belongs to the node that it describes: only that node changes its content, and counts ``incarnation`` up when
+it does. Others may only say that the node is suspected, dead or gone *in that version*; the node answers with a higher
+one if it disagrees (A. Das et al., "SWIM", DSN 2002, section 4.2). A process that starts again has a higher ``boot_id``
+under the same id, which outdates everything said about its predecessor.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from overlay.identity import NodeId, is_node_id
+from sbon.coordinate import Coordinate
+from sbon.cost_space import MAX_LOAD
+from sbon.errors import RemoteProtocolError
+
+Address = tuple[str, int]
+
+MAX_NAME_BYTES = 64
+MAX_HOST_BYTES = 255
+#: Versions from outside are bounded, so that there is always a higher one to answer with.
+MAX_VERSION = 2**60
+_UNREACHABLE_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
+
+
+class Status(StrEnum):
+    ALIVE = "alive"
+    SUSPECT = "suspect"  # probes go unanswered; it may still refute that
+    DEAD = "dead"
+    LEFT = "left"  # it said goodbye
+
+
+#: Of two records of the same version the one with the higher rank counts.
+_RANK = {Status.ALIVE: 0, Status.SUSPECT: 1, Status.DEAD: 2, Status.LEFT: 3}
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    """One member. UDP and TCP use the same ``port``. ``load`` is the load average per core.
+
+    ``boot_id`` grows with every start of the process: the daemon hands in milliseconds since the epoch.
+    ``coordinate`` is the advertised one: it changes only when the node has really moved.
+    """
+
+    node_id: NodeId
+    name: str
+    host: str
+    port: int
+    boot_id: int
+    coordinate: Coordinate
+    incarnation: int = 0
+    load: float = 0.0
+    accepts_operators: bool = True
+    status: Status = Status.ALIVE
+
+    @property
+    def address(self) -> Address:
+        return self.host, self.port
+
+    @property
+    def present(self) -> bool:
+        """Part of the overlay: alive, or suspected and not yet given up."""
+        return self.status in (Status.ALIVE, Status.SUSPECT)
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self.boot_id, self.incarnation
+
+    def supersedes(self, other: NodeRecord) -> bool:
+        """Whether this is the newer word on the same node."""
+        return (*self.version, _RANK[self.status]) > (*other.version, _RANK[other.status])
+
+    def check(self, dimensions: int) -> None:
+        """Raise RemoteProtocolError unless every field can be true, with a coordinate of ``dimensions`` dimensions."""
+        if not is_node_id(self.node_id):
+            raise RemoteProtocolError("a node id that is not the hash of a key")
+        if not self.name.isprintable() or not 0 < len(self.name.encode()) <= MAX_NAME_BYTES:
+            raise RemoteProtocolError("a node name that is empty, too long or not printable")
+        if not self.host.isprintable() or len(self.host.encode()) > MAX_HOST_BYTES or self.host in _UNREACHABLE_HOSTS:
+            raise RemoteProtocolError(f"an address that nobody can reach: {self.host!r}")
+        if not 0 < self.port < 65536:
+            raise RemoteProtocolError(f"a port of {self.port}")
+        if not (0 <= self.boot_id <= MAX_VERSION and 0 <= self.incarnation <= MAX_VERSION):
+            raise RemoteProtocolError(f"a version of {self.version}")
+        if not 0.0 <= self.load <= MAX_LOAD:  # false for NaN, too
+            raise RemoteProtocolError(f"a load of {self.load}")
+        self.coordinate.check(dimensions)
