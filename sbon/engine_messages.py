@@ -17,6 +17,11 @@ from sbon.fragment import FragmentSpec
 PROTOCOL_VERSION = 1
 
 
+def cursor_name(consumer_fragment_id: str, port: str) -> str:
+    """Name of the cursor that one port of a consumer holds on the logs of its producers."""
+    return f"{consumer_fragment_id}:{port}"
+
+
 class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=True):
     pass
 
@@ -43,11 +48,14 @@ class Instantiate(Owned, frozen=True):
     """Start a fragment in ``folder``, from its checkpoint there if it has one. Reply: ``output_schema``.
 
     ``port_schemas`` are the ``output_schema`` of each port's producers, in the order of ``spec.ports``.
+    ``consumers`` are the cursors (:func:`cursor_name`) that must have acknowledged a segment before it is trimmed;
+    empty for a sink.
     """
 
     spec: FragmentSpec
     folder: str
     port_schemas: tuple[str, ...] = ()
+    consumers: tuple[str, ...] = ()
 
 
 class Connect(Owned, frozen=True):

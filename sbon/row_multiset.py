@@ -47,7 +47,5 @@ def _same_value(mine: object, other: object, tolerance: float) -> bool:
     if isinstance(mine, float) and isinstance(other, float):
         return math.isclose(mine, other, rel_tol=tolerance) or (math.isnan(mine) and math.isnan(other))
     if isinstance(mine, list | tuple) and isinstance(other, list | tuple):
-        return len(mine) == len(other) and all(
-            _same_value(a, b, tolerance) for a, b in zip(mine, other, strict=True)
-        )
+        return len(mine) == len(other) and all(_same_value(a, b, tolerance) for a, b in zip(mine, other, strict=True))
     return mine == other

@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """``watermark_ms``: Spark's own for this batch, None before the first. ``offsets``: where each source will end."""
+    """``watermark_ms``: no later row is older, None before the first. ``offsets``: where each source will end."""
 
     watermark_ms: int | None
     offsets: tuple[dict[str, Any], ...]
@@ -34,7 +34,8 @@ def planned_batch(checkpoint: Path, batch_id: int) -> BatchPlan:
     watermark_ms = int(json.loads(metadata)["batchWatermarkMs"])
     offsets = [json.loads(line) for line in sources if line != "-"]
     return BatchPlan(
-        watermark_ms=watermark_ms if watermark_ms > 0 else None,
+        # Spark's watermark excludes itself, ours does not (see port_source).
+        watermark_ms=watermark_ms + 1 if watermark_ms > 0 else None,
         offsets=tuple(offset for offset in offsets if isinstance(offset, dict)),
     )
 

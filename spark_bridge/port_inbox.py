@@ -14,7 +14,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_SCHEMA = """
+_SCHEMA = (
+    """
 CREATE TABLE IF NOT EXISTS journal (
     sequence INTEGER PRIMARY KEY,
     producer TEXT NOT NULL,
@@ -25,9 +26,9 @@ CREATE TABLE IF NOT EXISTS journal (
     port_watermark_ms INTEGER,      -- the smallest such promise over the producers of the port
     body BLOB,                      -- Arrow IPC stream; NULL without rows, and once it was read for good
     UNIQUE (producer, batch_id)
-);
-CREATE TABLE IF NOT EXISTS position (read_up_to INTEGER NOT NULL);
-"""
+)""",
+    "CREATE TABLE IF NOT EXISTS position (read_up_to INTEGER NOT NULL)",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class PortInbox:
         self._producers = producers
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._database(writes=True) as database:
-            for statement in _SCHEMA.split(";"):
+            for statement in _SCHEMA:
                 database.execute(statement)
             if database.execute("SELECT count(*) FROM position").fetchone() == (0,):
                 database.execute("INSERT INTO position VALUES (0)")
@@ -87,6 +88,12 @@ class PortInbox:
         with self._database() as database:
             (end,) = database.execute("SELECT coalesce(max(sequence) + 1, 0) FROM journal").fetchone()
             return int(end)
+
+    def unread_bytes(self) -> int:
+        """Size of what was pulled and not yet read for good."""
+        with self._database() as database:
+            (size,) = database.execute("SELECT coalesce(sum(length(body)), 0) FROM journal").fetchone()
+            return int(size)
 
     def watermark_ms(self, end: int) -> int | None:
         """Watermark of the port after its first ``end`` segments, None while a producer has not promised any."""

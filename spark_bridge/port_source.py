@@ -142,7 +142,9 @@ def _with_flags(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _control_row(watermark_ms: int, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [pa.array([True]), pa.array([watermark_ms * 1000], pa.int64()).cast(schema.field(_WATERMARK).type)]
+    # Our watermark says that later rows are at it or above. Spark's says that they are above it, and drops those at it.
+    sparks_ms = watermark_ms - 1
+    columns = [pa.array([True]), pa.array([sparks_ms * 1000], pa.int64()).cast(schema.field(_WATERMARK).type)]
     columns += [pa.nulls(1, field.type) for field in list(schema)[2:]]
     return pa.record_batch(columns, schema=schema)
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from sbon.errors import QueryError, SbonError
 from spark_bridge.session import start_session
 
-_INSERT = re.compile(r"\s*INSERT\s+INTO\s+(?:TABLE\s+)?[`\w.]+\s+", re.IGNORECASE)
+_INSERT = re.compile(r"(?:\s|--[^\n]*\n)*INSERT\s+INTO\s+(?:TABLE\s+)?[`\w.]+\s+", re.IGNORECASE)
 
 
 class View(msgspec.Struct, frozen=True):

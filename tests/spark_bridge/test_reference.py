@@ -33,7 +33,7 @@ def run_job(folder: Path, sql: str) -> subprocess.CompletedProcess[str]:
 def test_an_insert_is_computed_as_its_select(tmp_path: Path) -> None:
     done = run_job(
         tmp_path,
-        "insert into counts SELECT unix_timestamp(window.start) AS hour_s, word, count(*) AS n FROM words"
+        "-- how many\ninsert into counts SELECT unix_timestamp(window.start) AS hour_s, word, count(*) AS n FROM words"
         " GROUP BY window(ts, '1 hour'), word;",
     )
     assert done.returncode == 0, done.stderr

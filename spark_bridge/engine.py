@@ -1,0 +1,230 @@
+"""The engine process: Spark beside a daemon, driven over the engine socket, gone when its daemon is gone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from sbon.engine_messages import (
+    PROTOCOL_VERSION,
+    Command,
+    Connect,
+    Destroy,
+    Disconnect,
+    EngineCall,
+    EngineReply,
+    FromEngine,
+    Hello,
+    Instantiate,
+    LinkLost,
+    Migrate,
+)
+from sbon.errors import SbonError, StaleGenerationError
+from sbon.frames import FrameReader, frame
+from spark_bridge.flight_links import LinkServer, Served
+from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings, folder_bytes, one_line
+from spark_bridge.port_source import register_port_source
+from spark_bridge.replay_source import register_replay_source
+from spark_bridge.session import start_session
+
+_log = logging.getLogger(__name__)
+
+_STATUS_PERIOD_S = 1.0
+_STOP_WITHIN_S = 3.0
+_COMMANDS_AT_ONCE = 4
+_CALLS = msgspec.msgpack.Decoder(EngineCall)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the daemon decides about its engine; ``bind_host`` is where other engines pull from."""
+
+    name: str
+    socket: Path
+    scratch: Path
+    bind_host: str = "127.0.0.1"
+    master: str = "local[2]"
+    memory_mb: int = 512
+    runner: RunnerSettings = field(default_factory=RunnerSettings)
+
+
+class Fragments:
+    """The fragments on this engine, and the one place where their commands are carried out.
+
+    Commands about one fragment follow each other, those about different ones run side by side. A generation lower than
+    the highest one seen for a fragment is refused with StaleGenerationError.
+    """
+
+    def __init__(self, spark: SparkSession, settings: RunnerSettings, tell: Callable[[FromEngine], None]) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._tell = tell
+        self._runners: dict[str, FragmentRunner] = {}
+        self._generations: dict[str, int] = {}
+        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    def carry_out(self, call_id: int, command: Command) -> EngineReply:
+        """Do what ``command`` says and answer it; errors become a reply, not an exception."""
+        with self._turns[command.fragment_id]:
+            try:
+                self._check_generation(command)
+                return self._dispatch(call_id, command)
+            except StaleGenerationError as error:
+                return EngineReply(call_id, error=str(error), stale=True)
+            except (SbonError, OSError) as error:
+                return EngineReply(call_id, error=one_line(error))
+            except Exception as error:
+                _log.exception("%s of %s failed", type(command).__name__, command.fragment_id)
+                return EngineReply(call_id, error=f"the engine failed: {one_line(error)}")
+
+    def served(self, fragment_id: str) -> Served | None:
+        """For the link server."""
+        runner = self._runners.get(fragment_id)
+        return runner.served() if runner else None
+
+    def running(self) -> list[FragmentRunner]:
+        """All fragments here."""
+        return list(self._runners.values())
+
+    def stop_all(self) -> None:
+        """Stop every fragment, side by side."""
+        threads = [threading.Thread(target=runner.stop, daemon=True) for runner in self.running()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(_STOP_WITHIN_S)
+
+    def _check_generation(self, command: Command) -> None:
+        known = self._generations.get(command.fragment_id, 0)
+        if command.generation < known:
+            raise StaleGenerationError(
+                f"{command.fragment_id} has generation {known}; a command under {command.generation} comes too late"
+            )
+        self._generations[command.fragment_id] = command.generation
+
+    def _dispatch(self, call_id: int, command: Command) -> EngineReply:
+        match command:
+            case Instantiate():
+                return EngineReply(call_id, output_schema=self._instantiate(command))
+            case Connect():
+                self._runner(command.fragment_id).connect(command)
+            case Disconnect():
+                self._runner(command.fragment_id).disconnect(command.port, command.producer)
+            case Migrate():
+                return EngineReply(call_id, state_bytes=self._migrate(command))
+            case Destroy():
+                self._destroy(command)
+        return EngineReply(call_id)
+
+    def _instantiate(self, command: Instantiate) -> str:
+        runner = self._runners.get(command.fragment_id)
+        if runner is not None and runner.status().error is None:
+            runner.raise_generation(command.generation, command.owner)
+            return runner.output_schema
+        if runner is not None:  # it failed: start over from its checkpoint
+            self._runners.pop(command.fragment_id).stop()
+
+        def link_lost(port: str, producer: str, reason: str) -> None:
+            self._tell(LinkLost(command.fragment_id, command.generation, port, producer, reason))
+
+        runner = FragmentRunner(self._spark, command, self._settings, link_lost)
+        self._runners[command.fragment_id] = runner
+        return runner.output_schema
+
+    def _migrate(self, command: Migrate) -> int:
+        runner = self._runner(command.fragment_id)
+        runner.stop()
+        del self._runners[command.fragment_id]
+        return runner.state_bytes()
+
+    def _destroy(self, command: Destroy) -> None:
+        if runner := self._runners.pop(command.fragment_id, None):
+            runner.stop()
+        folder = Path(command.folder)
+        if folder.exists():
+            _log.info("deleting %s (%d bytes)", folder, folder_bytes(folder))
+            shutil.rmtree(folder)
+
+    def _runner(self, fragment_id: str) -> FragmentRunner:
+        runner = self._runners.get(fragment_id)
+        if runner is None:
+            raise SbonError(f"{fragment_id} does not run here")
+        return runner
+
+
+class Engine:
+    """The engine socket around :class:`Fragments`."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sending = threading.Lock()
+        self._fragments: Fragments | None = None
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        """Serve until the daemon closes the socket or SIGTERM comes. SbonError if the engine cannot start."""
+        self._socket.connect(str(self._settings.socket))
+        # Watched from the first moment: a daemon may die while Spark is still starting.
+        threading.Thread(target=self._read_calls, name="engine socket", daemon=True).start()
+        spark = start_session(
+            self._settings.name,
+            self._settings.scratch,
+            master=self._settings.master,
+            memory_mb=self._settings.memory_mb,
+        )
+        register_port_source(spark)
+        register_replay_source(spark)
+        fragments = Fragments(spark, self._settings.runner, self._send)
+        server = LinkServer(self._settings.bind_host, fragments)
+        self._fragments = fragments
+        signal.signal(signal.SIGTERM, lambda *_: self._ending.set())
+        self._send(self._hello(spark, server.port))
+        while not self._ending.wait(_STATUS_PERIOD_S):
+            for runner in fragments.running():
+                self._send(runner.status())
+        fragments.stop_all()
+
+    def _hello(self, spark: SparkSession, port: int) -> Hello:
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        return Hello(
+            protocol_version=PROTOCOL_VERSION,
+            pid=os.getpid(),
+            flight_address=(self._settings.bind_host, port),
+            spark_version=spark.version,
+            java_version=str(jvm.java.lang.System.getProperty("java.version")),
+        )
+
+    def _read_calls(self) -> None:
+        reader = FrameReader()
+        with ThreadPoolExecutor(_COMMANDS_AT_ONCE, thread_name_prefix="command") as pool:
+            while data := self._socket.recv(65536):
+                for body in reader.receive(data):
+                    pool.submit(self._answer, _CALLS.decode(body))
+        if self._fragments is None:
+            os._exit(0)  # Spark is still starting, and nobody waits for it any more
+        self._ending.set()
+
+    def _answer(self, call: EngineCall) -> None:
+        assert self._fragments is not None
+        self._send(self._fragments.carry_out(call.call_id, call.command))
+
+    def _send(self, message: FromEngine) -> None:
+        try:
+            with self._sending:
+                self._socket.sendall(frame(msgspec.msgpack.encode(message)))
+        except OSError:
+            self._ending.set()

@@ -1,0 +1,198 @@
+"""Links between engines over Arrow Flight: consumers pull segments and acknowledge what they will not need again.
+
+Requests carry (fragment, generation, consumer). The server refuses a generation that is not the one it serves, the
+client a segment that is newer than what it was pointed at: nobody listens to a former owner.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from sbon.errors import RemoteProtocolError
+from spark_bridge.link_log import LinkLog
+from spark_bridge.port_inbox import PortInbox, Segment
+from spark_bridge.segment import decode_segment
+from spark_bridge.statistics import RateMeter
+
+_PULL = "pull"
+_ACKNOWLEDGE = "acknowledge"
+_IDLE_S = 1.0  # how long a pull waits for the next segment before the consumer asks again
+_RETRY_S = 0.5
+_MAX_UNREAD_BYTES = 64 * 1024 * 1024
+
+
+class PullRequest(msgspec.Struct, frozen=True):
+    """Segments of ``fragment_id`` from ``from_batch`` on."""
+
+    fragment_id: str
+    generation: int
+    consumer: str
+    from_batch: int
+
+
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """``consumer`` has read ``up_to_batch`` and all before it for good."""
+
+    fragment_id: str
+    generation: int
+    consumer: str
+    up_to_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A log that may be pulled, under which generation, until ``stopping``."""
+
+    log: LinkLog
+    generation: int
+    stopping: threading.Event
+
+
+class Directory(Protocol):
+    """What the server asks: which log a fragment has here, None if it does not run here."""
+
+    def served(self, fragment_id: str) -> Served | None: ...
+
+
+class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves the link logs of one engine."""
+
+    def __init__(self, bind_host: str, directory: Directory) -> None:
+        super().__init__(f"grpc+tcp://{bind_host}:0")
+        self._directory = directory
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
+        body = action.body.to_pybytes()
+        try:
+            if action.type == _PULL:
+                return self._pull(msgspec.msgpack.decode(body, type=PullRequest))
+            if action.type == _ACKNOWLEDGE:
+                return self._acknowledge(msgspec.msgpack.decode(body, type=Acknowledgement))
+        except msgspec.DecodeError as error:
+            raise flight.FlightServerError(f"malformed request: {error}") from None
+        raise flight.FlightServerError(f"unknown request {action.type!r}")
+
+    def _pull(self, request: PullRequest) -> Iterator[flight.Result]:
+        served = self._served(request.fragment_id, request.generation)
+        for data in served.log.segments_from(request.from_batch, _IDLE_S, served.stopping):
+            yield flight.Result(pa.py_buffer(data))
+
+    def _acknowledge(self, request: Acknowledgement) -> Iterator[flight.Result]:
+        self._served(request.fragment_id, request.generation).log.acknowledge(request.consumer, request.up_to_batch)
+        return iter(())
+
+    def _served(self, fragment_id: str, generation: int) -> Served:
+        served = self._directory.served(fragment_id)
+        if served is None:
+            raise flight.FlightUnavailableError(f"{fragment_id} does not run here")
+        if served.generation != generation:
+            raise flight.FlightUnavailableError(
+                f"{fragment_id} is served under generation {served.generation} here, not {generation}"
+            )
+        return served
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a producer is: its engine's Flight address and the generation it runs under."""
+
+    address: tuple[str, int]
+    generation: int
+
+
+class Puller:
+    """Keeps one port supplied from one producer, in a thread of its own, until :meth:`stop`.
+
+    ``lost(reason)`` is called, at most every few hundred milliseconds, while the producer cannot be pulled.
+    """
+
+    def __init__(self, inbox: PortInbox, producer: str, consumer: str, lost: Callable[[str], None]) -> None:
+        self._inbox = inbox
+        self._producer = producer
+        self._consumer = consumer
+        self._lost = lost
+        self._target: Target | None = None
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._acknowledged = -1
+        now = time.monotonic()
+        self.bytes_in = RateMeter(now)
+        self.rows_in = RateMeter(now)
+        self._thread = threading.Thread(target=self._run, name=f"pull {producer} for {consumer}", daemon=True)
+        self._thread.start()
+
+    def point_at(self, target: Target) -> None:
+        """Pull from ``target`` from now on; an older generation than the present one is ignored."""
+        with self._changed:
+            if self._target is None or target.generation >= self._target.generation:
+                self._target = target
+                self._acknowledged = -1
+                self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End, and wait for the thread: nothing is written to the inbox afterwards."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (target := self._next_target()) is not None:
+            try:
+                with flight.connect(f"grpc+tcp://{target.address[0]}:{target.address[1]}") as client:
+                    while self._target is target and not self._stopping:
+                        self._pull_once(client, target)
+                        self._acknowledge(client, target)
+            except (flight.FlightError, pa.ArrowException, RemoteProtocolError, ValueError) as error:
+                if not self._stopping:
+                    self._lost(str(error).split(". Detail:")[0].split("gRPC client debug")[0].strip())
+                    self._pause(_RETRY_S)
+
+    def _next_target(self) -> Target | None:
+        with self._changed:
+            while self._target is None and not self._stopping:
+                self._changed.wait()
+            return None if self._stopping else self._target
+
+    def _pull_once(self, client: flight.FlightClient, target: Target) -> None:
+        if self._inbox.unread_bytes() > _MAX_UNREAD_BYTES:
+            self._pause(_RETRY_S)
+            return
+        request = PullRequest(self._producer, target.generation, self._consumer, self._inbox.next_batch(self._producer))
+        for result in client.do_action(flight.Action(_PULL, msgspec.msgpack.encode(request))):
+            if self._stopping or self._target is not target:
+                return
+            data = result.body.to_pybytes()
+            header, body = decode_segment(data)
+            if header.fragment_id != self._producer or header.generation > target.generation:
+                raise RemoteProtocolError(
+                    f"asked for {self._producer} under generation {target.generation}, was sent "
+                    f"{header.fragment_id} under {header.generation}"
+                )
+            segment = Segment(
+                self._producer, header.generation, header.batch_id, header.rows, header.watermark_ms, body
+            )
+            if self._inbox.append(segment):
+                now = time.monotonic()
+                self.bytes_in.add(len(data), now)
+                self.rows_in.add(header.rows, now)
+
+    def _acknowledge(self, client: flight.FlightClient, target: Target) -> None:
+        up_to = self._inbox.read_for_good().get(self._producer, -1)
+        if up_to > self._acknowledged:
+            message = Acknowledgement(self._producer, target.generation, self._consumer, up_to)
+            list(client.do_action(flight.Action(_ACKNOWLEDGE, msgspec.msgpack.encode(message))))
+            self._acknowledged = up_to
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            if not self._stopping:
+                self._changed.wait(seconds)

@@ -1,0 +1,349 @@
+"""One fragment on this engine: its ports, its Structured Streaming query, its link log or sink.
+
+Each micro-batch becomes one segment. What the segment promises (its watermark) is derived from what Spark has written
+down about the batch before it ran, so that a replay promises the same:
+
+- a *source* decides lateness: rows older than the watermark so far are dropped and counted here and nowhere else;
+- a *stateless* fragment passes on the smallest watermark of its ports;
+- a *stateful* one passes on Spark's own watermark for the batch, less what its operator may hold back.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from sbon.engine_messages import Connect, FragmentState, FragmentStatus, Instantiate, PortStatus, cursor_name
+from sbon.errors import SbonError, StaleGenerationError
+from sbon.fragment import END_OF_STREAM_MS, FragmentKind
+from spark_bridge.durable import write_durably
+from spark_bridge.flight_links import Puller, Served, Target
+from spark_bridge.folder_lock import FolderLock
+from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
+from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch
+from spark_bridge.port_inbox import PortInbox
+from spark_bridge.port_source import port_view
+from spark_bridge.replay_source import REPLAY_FORMAT
+from spark_bridge.sinks import open_sink
+from spark_bridge.statistics import RateMeter
+
+#: Formats that need to be told the schema; the others know their own, and are cast to what was declared.
+_SCHEMA_FORMATS = frozenset({REPLAY_FORMAT, "csv", "json", "parquet", "orc", "text", "xml", "avro"})
+
+# Views are named in0, in1, ... in every fragment's frozen SQL; the session is shared, so one fragment at a time may
+# resolve its names. A resolved plan does not look at the views again.
+_names_in_use = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSettings:
+    """``trigger_ms``: pause between micro-batches; ``log_bytes``: how far consumers may be behind."""
+
+    trigger_ms: int = 500
+    log_bytes: int = 64 * 1024 * 1024
+
+
+class FragmentRunner:
+    """Runs from construction (which takes the folder's lock and starts the query) until :meth:`stop`.
+
+    Raises SbonError if the fragment cannot start here: a folder in use, a checkpoint of another fragment, SQL or a
+    sink that Spark refuses.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        command: Instantiate,
+        settings: RunnerSettings,
+        link_lost: Callable[[str, str, str], None],
+    ) -> None:
+        self.spec = command.spec
+        self.generation = command.generation
+        self.owner = command.owner
+        self._spark = spark
+        self._settings = settings
+        self._link_lost = link_lost
+        self._folder = Path(command.folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._checkpoint = self._folder / "checkpoint"
+        self._stopping = threading.Event()
+        self._batch_lock = threading.Lock()
+        self._error: str | None = None
+        self._late_rows = 0
+        self._batch_id = -1
+        now = time.monotonic()
+        self._bytes_out, self._rows_out = RateMeter(now), RateMeter(now)
+        self._lock = FolderLock(spark, self._folder)
+        try:
+            self._check_folder()
+            self._log = LinkLog(
+                self._folder / "log", self.spec.fragment_id, command.consumers, max_bytes=settings.log_bytes
+            )
+            self._inboxes = {
+                port.name: PortInbox(self._folder / "ports" / f"{port.name}.sqlite", port.producers)
+                for port in self.spec.ports
+            }
+            self._pullers: dict[tuple[str, str], Puller] = {}
+            stream, self.output_schema = self._stream(command.port_schemas)
+            self._sink = open_sink(self.spec.sink, self.spec.query_id) if self.spec.sink else None
+            self._query = self._start(stream)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    # -- commands ------------------------------------------------------------------------------------------------
+
+    def connect(self, command: Connect) -> None:
+        """Pull ``command.producer`` from where it runs now."""
+        port = next((port for port in self.spec.ports if port.name == command.port), None)
+        if port is None or command.producer not in port.producers:
+            raise SbonError(f"{self.spec.fragment_id} has no port {command.port} fed by {command.producer}")
+        key = (command.port, command.producer)
+        if key not in self._pullers:
+            self._pullers[key] = Puller(
+                self._inboxes[command.port],
+                command.producer,
+                cursor_name(self.spec.fragment_id, command.port),
+                lambda reason: self._link_lost(command.port, command.producer, reason),
+            )
+        self._pullers[key].point_at(Target(command.address, command.producer_generation))
+
+    def disconnect(self, port: str, producer: str) -> None:
+        """Stop pulling ``producer`` into ``port``."""
+        if puller := self._pullers.pop((port, producer), None):
+            puller.stop()
+
+    def raise_generation(self, generation: int, owner: str) -> None:
+        """Run on under a newer generation; StaleGenerationError if it is older."""
+        if generation < self.generation:
+            raise StaleGenerationError(f"{self.spec.fragment_id} runs under generation {self.generation} here")
+        self.generation, self.owner = generation, owner
+
+    def stop(self) -> None:
+        """Stop between two batches, let go of the folder; it then is all of the fragment's state."""
+        self._stopping.set()
+        self._log.wake()
+        with self._batch_lock:
+            self._query.stop()
+        for puller in self._pullers.values():
+            puller.stop()
+        self._lock.release()
+
+    # -- what others ask -----------------------------------------------------------------------------------------
+
+    def served(self) -> Served:
+        """The link log, for consumers."""
+        return Served(self._log, self.generation, self._stopping)
+
+    def state_bytes(self) -> int:
+        """Size of the folder: what a move would carry."""
+        return folder_bytes(self._folder)
+
+    def status(self) -> FragmentStatus:
+        """A snapshot for the daemon."""
+        now = time.monotonic()
+        ports = tuple(
+            PortStatus(port, producer, puller.bytes_in.per_s(now), puller.rows_in.per_s(now), puller.rows_in.total)
+            for (port, producer), puller in list(self._pullers.items())
+        )
+        bytes_in = sum(puller.bytes_in.total for puller in list(self._pullers.values()))
+        state, error = self._state()
+        return FragmentStatus(
+            fragment_id=self.spec.fragment_id,
+            generation=self.generation,
+            state=state,
+            ports=ports,
+            output_rate_bytes_per_s=self._bytes_out.per_s(now),
+            output_rows=self._rows_out.total,
+            late_rows=self._late_rows,
+            batch_id=self._batch_id,
+            watermark_ms=self._log.last.watermark_ms if self._log.last else None,
+            selectivity=self._bytes_out.total / bytes_in if bytes_in else None,
+            state_bytes=self.state_bytes(),
+            error=error,
+        )
+
+    def _state(self) -> tuple[FragmentState, str | None]:
+        if self._stopping.is_set():
+            return FragmentState.STOPPED, None
+        if not self._query.isActive:
+            failure = self._query.exception()
+            return FragmentState.FAILED, self._error or one_line(failure) or "the query ended by itself"
+        ended = self._folder / "ended"
+        if ended.exists() and is_committed(self._checkpoint, int(ended.read_text())):
+            return FragmentState.FINISHED, None
+        return FragmentState.RUNNING, None
+
+    # -- the query -----------------------------------------------------------------------------------------------
+
+    def _check_folder(self) -> None:
+        """A checkpoint opened with other SQL or other ports would give wrong rows without an error."""
+        signature = self._folder / "signature"
+        if not signature.exists():
+            write_durably(signature, self.spec.signature().encode())
+        elif signature.read_text() != self.spec.signature():
+            raise SbonError(f"{self._folder} holds the state of another fragment than {self.spec.fragment_id}")
+
+    def _stream(self, port_schemas: tuple[str, ...]) -> tuple[DataFrame, str]:
+        """The query's input, and a description of the fragment's output (JSON)."""
+        try:
+            with _names_in_use:
+                if self.spec.kind is FragmentKind.SOURCE:
+                    stream = self._source_stream()
+                    self._spark.createDataFrame([], stream.schema).createOrReplaceTempView("source")
+                    return stream, self._described(self._spark.sql(self.spec.sql).schema)
+                for port, schema_json in zip(self.spec.ports, port_schemas, strict=True):
+                    self._port(port.name, port.producers, schema_json).createOrReplaceTempView(port.name)
+                stream = self._spark.sql(self.spec.sql)
+                return stream, self._described(stream.schema)
+        except PySparkException as error:
+            raise SbonError(f"Spark refuses {self.spec.fragment_id}: {one_line(error)}") from None
+
+    def _described(self, schema: StructType) -> str:
+        """What consumers must know of this fragment's output before they can read it."""
+        return json.dumps({"schema": schema.jsonValue(), "event_time": self.spec.event_time})
+
+    def _port(self, name: str, producers: tuple[str, ...], schema_json: str) -> DataFrame:
+        described = json.loads(schema_json)
+        schema = StructType.fromJson(described["schema"])
+        event_time = described["event_time"] if self.spec.stateful else None
+        inbox = self._folder / "ports" / f"{name}.sqlite"
+        return port_view(self._spark, name, inbox, producers, schema, event_time)
+
+    def _source_stream(self) -> DataFrame:
+        declared = self.spec.stream
+        assert declared is not None, "a source fragment carries its stream"
+        options = dict(declared.options)
+        if declared.format == REPLAY_FORMAT:
+            options |= {"event_time": declared.event_time, "folder": str(self._folder / "replay")}
+        reader = self._spark.readStream.format(declared.format).options(**options)
+        wanted = self._spark.createDataFrame([], declared.schema).schema
+        if declared.format in _SCHEMA_FORMATS:
+            reader = reader.schema(wanted)
+        return reader.load().select(
+            [F.col(f"`{field.name}`").cast(field.dataType).alias(field.name) for field in wanted.fields]
+        )
+
+    def _start(self, stream: DataFrame) -> StreamingQuery:
+        try:
+            return (
+                stream.writeStream.queryName(self.spec.fragment_id)
+                .foreachBatch(self._run_batch)
+                .outputMode("append")
+                .option("checkpointLocation", str(self._checkpoint))
+                .trigger(processingTime=f"{self._settings.trigger_ms} milliseconds")
+                .start()
+            )
+        except PySparkException as error:
+            raise SbonError(f"Spark refuses {self.spec.fragment_id}: {one_line(error)}") from None
+
+    # -- a micro-batch -------------------------------------------------------------------------------------------
+
+    def _run_batch(self, rows: DataFrame, batch_id: int) -> None:
+        with self._batch_lock:
+            try:
+                self._log.wait_for_room(self._stopping)
+                plan = planned_batch(self._checkpoint, batch_id)
+                ended = self._put_out(rows, batch_id, plan)
+                if ended:
+                    write_durably(self._folder / "ended", str(batch_id).encode())
+                self._batch_id = batch_id
+            except StoppedError:
+                raise
+            except (LogFaultError, SbonError, OSError) as error:
+                self._error = one_line(error)
+                raise
+
+    def _put_out(self, rows: DataFrame, batch_id: int, plan: BatchPlan) -> bool:
+        """Write the batch to the sink or the log; True if it is the last one."""
+        if self._sink is not None:
+            written = self._sink.write(rows, batch_id)
+            self._rows_out.add(written, time.monotonic())
+            return self._port_watermark(plan) == END_OF_STREAM_MS
+        if self.spec.kind is FragmentKind.SOURCE:
+            table, watermark_ms = self._source_batch(rows, batch_id, plan)
+        else:
+            table = rows.toArrow()
+            watermark_ms = self._lagged(plan.watermark_ms if self.spec.stateful else self._port_watermark(plan))
+        ended = watermark_ms == END_OF_STREAM_MS
+        before_bytes, before_rows = self._log.totals
+        self._log.append(
+            self.generation,
+            batch_id,
+            table,
+            event_time=self.spec.event_time,
+            watermark_ms=watermark_ms,
+            end_of_stream=ended,
+        )
+        now = time.monotonic()
+        self._bytes_out.add(self._log.totals[0] - before_bytes, now)
+        self._rows_out.add(self._log.totals[1] - before_rows, now)
+        return ended
+
+    def _source_batch(self, rows: DataFrame, batch_id: int, plan: BatchPlan) -> tuple[pa.Table, int | None]:
+        """Drop and count what is late, apply the pushed-down SQL to the rest, advance the watermark."""
+        declared = self.spec.stream
+        assert declared is not None, "a source fragment carries its stream"
+        before = self._log.header(batch_id - 1)
+        watermark_ms = before.watermark_ms if before else None
+        event_time = F.col(f"`{declared.event_time}`")
+        late = event_time.isNull()
+        if watermark_ms is not None:
+            late = late | (event_time < F.timestamp_millis(F.lit(watermark_ms)))
+        rows = rows.persist()
+        try:
+            newest_us, late_rows = rows.agg(F.max(F.unix_micros(event_time)), F.count_if(late)).collect()[0]
+            rows.where(~late).createOrReplaceTempView("source")
+            table = rows.sparkSession.sql(self.spec.sql).toArrow()
+        finally:
+            rows.unpersist()
+        self._late_rows += int(late_rows)
+        if plan.sources_ended():
+            return table, END_OF_STREAM_MS
+        if newest_us is None:
+            return table, watermark_ms
+        advanced_ms = newest_us // 1000 - round(declared.watermark_delay_s * 1000)
+        return table, advanced_ms if watermark_ms is None else max(watermark_ms, advanced_ms)
+
+    def _port_watermark(self, plan: BatchPlan) -> int | None:
+        """Smallest watermark over the ports after this batch; None while one has none."""
+        ends = plan.port_ends()
+        known = [inbox.watermark_ms(ends.get(name, 0)) for name, inbox in self._inboxes.items()]
+        certain = [watermark for watermark in known if watermark is not None]
+        return min(certain) if len(certain) == len(known) else None
+
+    def _lagged(self, watermark_ms: int | None) -> int | None:
+        """What the output promises, given the input's watermark; never less than was promised before."""
+        if watermark_ms is None:
+            return self._log.last.watermark_ms if self._log.last else None
+        if watermark_ms >= END_OF_STREAM_MS:
+            return END_OF_STREAM_MS
+        return watermark_ms - self.spec.watermark_lag_ms
+
+
+def folder_bytes(folder: Path) -> int:
+    """Size of all files under ``folder``; files that vanish meanwhile do not count."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def one_line(error: BaseException | None) -> str:
+    """The first line of an error's text."""
+    lines = str(error).strip().splitlines() if error is not None else []
+    return lines[0] if lines else type(error).__name__ if error is not None else ""
