@@ -1,4 +1,4 @@
-"""How the files beside this one were made: ``python convert.py FOLDER``, with the sources named in README.md in FOLDER."""
+"""How the files beside this one were made: ``python convert.py FOLDER``, FOLDER with the sources of README.md."""
 
 from __future__ import annotations
 
