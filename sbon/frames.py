@@ -8,11 +8,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
 
 from sbon.errors import RemoteProtocolError
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
+
+
+_T = TypeVar("_T")
+
+
+def decode_body(decoder: msgspec.msgpack.Decoder[_T], body: bytes) -> _T:
+    """Decode bytes from somebody else; whatever is wrong with them is a RemoteProtocolError."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"malformed message: {error}") from None
 
 
 def frame(body: bytes) -> bytes:

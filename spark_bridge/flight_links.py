@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from sbon.errors import RemoteProtocolError
+from sbon.frames import decode_body
 from spark_bridge.link_log import LinkLog
 from spark_bridge.port_inbox import PortInbox, Segment
 from spark_bridge.segment import decode_segment
@@ -47,6 +48,10 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     up_to_batch: int
 
 
+_PULLS = msgspec.msgpack.Decoder(PullRequest)
+_ACKNOWLEDGEMENTS = msgspec.msgpack.Decoder(Acknowledgement)
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """A log that may be pulled, under which generation, until ``stopping``."""
@@ -73,11 +78,11 @@ class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
         body = action.body.to_pybytes()
         try:
             if action.type == _PULL:
-                return self._pull(msgspec.msgpack.decode(body, type=PullRequest))
+                return self._pull(decode_body(_PULLS, body))
             if action.type == _ACKNOWLEDGE:
-                return self._acknowledge(msgspec.msgpack.decode(body, type=Acknowledgement))
-        except msgspec.DecodeError as error:
-            raise flight.FlightServerError(f"malformed request: {error}") from None
+                return self._acknowledge(decode_body(_ACKNOWLEDGEMENTS, body))
+        except RemoteProtocolError as error:
+            raise flight.FlightServerError(str(error)) from None
         raise flight.FlightServerError(f"unknown request {action.type!r}")
 
     def _pull(self, request: PullRequest) -> Iterator[flight.Result]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -232,7 +232,7 @@ class FragmentRunner:
         if declared.format in _SCHEMA_FORMATS:
             reader = reader.schema(wanted)
         return reader.load().select(
-            [F.col(f"`{field.name}`").cast(field.dataType).alias(field.name) for field in wanted.fields]
+            [sf.col(f"`{field.name}`").cast(field.dataType).alias(field.name) for field in wanted.fields]
         )
 
     def _start(self, stream: DataFrame) -> StreamingQuery:
@@ -297,13 +297,13 @@ class FragmentRunner:
         assert declared is not None, "a source fragment carries its stream"
         before = self._log.header(batch_id - 1)
         watermark_ms = before.watermark_ms if before else None
-        event_time = F.col(f"`{declared.event_time}`")
+        event_time = sf.col(f"`{declared.event_time}`")
         late = event_time.isNull()
         if watermark_ms is not None:
-            late = late | (event_time < F.timestamp_millis(F.lit(watermark_ms)))
+            late = late | (event_time < sf.timestamp_millis(sf.lit(watermark_ms)))
         rows = rows.persist()
         try:
-            newest_us, late_rows = rows.agg(F.max(F.unix_micros(event_time)), F.count_if(late)).collect()[0]
+            newest_us, late_rows = rows.agg(sf.max(sf.unix_micros(event_time)), sf.count_if(late)).collect()[0]
             rows.where(~late).createOrReplaceTempView("source")
             table = rows.sparkSession.sql(self.spec.sql).toArrow()
         finally:

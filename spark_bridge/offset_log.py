@@ -1,7 +1,7 @@
 """What Spark has planned for a batch, read from its checkpoint.
 
-Spark writes ``offsets/N`` before it runs batch N and replays exactly that after a crash; so what is derived from it (the
-watermark that a segment carries, the end of the stream) is the same in every replay.
+Spark writes ``offsets/N`` before it runs batch N and replays exactly that after a crash; so what is derived from it
+(the watermark that a segment carries, the end of the stream) is the same in every replay.
 """
 
 from __future__ import annotations

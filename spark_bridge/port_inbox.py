@@ -130,7 +130,8 @@ class PortInbox:
         with self._database() as database:
             return dict(
                 database.execute(
-                    "SELECT producer, max(batch_id) FROM journal, position WHERE sequence < read_up_to GROUP BY producer"
+                    "SELECT producer, max(batch_id) FROM journal, position "
+                    "WHERE sequence < read_up_to GROUP BY producer"
                 ).fetchall()
             )
 

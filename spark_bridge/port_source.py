@@ -2,8 +2,8 @@
 
 Cutting a plan into fragments must not change its result, so Spark must not derive a watermark from the rows it happens
 to see here: it has to take the one that travels with the segments (DESIGN: Engine and links). The source therefore
-yields, besides the rows, one *control* row per batch that carries the watermark as its event time, and only control rows
-pass through Spark's watermark operator. They are removed again right above it.
+yields, besides the rows, one *control* row per batch that carries the watermark as its event time, and only control
+rows pass through Spark's watermark operator. They are removed again right above it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit
@@ -34,7 +34,7 @@ def port_view(
     spark: SparkSession, port: str, inbox: Path, producers: Sequence[str], schema: StructType, event_time: str | None
 ) -> DataFrame:
     """The stream of ``port`` with the columns of ``schema``; ``event_time`` carries the producers' watermark."""
-    columns = [F.col(f"`{field.name}`") for field in schema.fields]
+    columns = [sf.col(f"`{field.name}`") for field in schema.fields]
     raw = (
         spark.readStream.format(_FORMAT)
         .option("port", port)
@@ -43,7 +43,7 @@ def port_view(
         .option("rows", _nullable(schema).json())
         .load()
     )
-    data = raw.where(~F.col(_CONTROL)).select(*columns, F.lit(False).alias(_CONTROL))
+    data = raw.where(~sf.col(_CONTROL)).select(*columns, sf.lit(False).alias(_CONTROL))
     if event_time is None:
         return data.drop(_CONTROL)
     others = [column for field, column in zip(schema.fields, columns, strict=True) if field.name != event_time]
@@ -51,16 +51,16 @@ def port_view(
     # aggregate infers (key IS NOT NULL, say) would otherwise be pushed below the watermark operator, where they drop
     # every control row, and the query would never advance. A projection with a non-deterministic column is a barrier
     # to them (`rand() >= 0` would be folded).
-    flag = (F.randn() > F.lit(-1e9)).alias(_CONTROL)
+    flag = (sf.randn() > sf.lit(-1e9)).alias(_CONTROL)
     control = (
-        raw.where(F.col(_CONTROL))
-        .select(F.col(_WATERMARK).alias(event_time), *others)
+        raw.where(sf.col(_CONTROL))
+        .select(sf.col(_WATERMARK).alias(event_time), *others)
         .withWatermark(event_time, "0 seconds")
         .select(*columns, flag)
     )
     # Control first: a union takes the mark of the event-time column from its first side.
     merged = control.union(data)
-    return merged.where(~F.col(_CONTROL) | F.col(f"`{event_time}`").isNull()).select(*columns)
+    return merged.where(~sf.col(_CONTROL) | sf.col(f"`{event_time}`").isNull()).select(*columns)
 
 
 def register_port_source(spark: SparkSession) -> None:
@@ -69,7 +69,7 @@ def register_port_source(spark: SparkSession) -> None:
 
 
 class PortSource(DataSource):
-    """Spark's handle of one port. Options: ``port``, ``inbox`` (path), ``producers`` (lines), ``rows`` (schema, JSON)."""
+    """Spark's handle of one port. Options: ``port``, ``inbox`` (path), ``producers`` (lines), ``rows`` (schema)."""
 
     @classmethod
     def name(cls) -> str:

@@ -40,9 +40,9 @@ class ReplaySource(DataSource):
     """Spark's handle of a replayed file. Options:
 
     ``path`` (CSV, gzip allowed, with a header line; or Parquet), ``event_time`` (column), ``folder`` (where the sorted
-    copy and the clock's anchor are kept), ``speedup`` (event seconds per second, default 1), ``null`` (CSV spelling of a
-    missing value besides the empty one, default NA), ``max_rows`` (per micro-batch), ``start_delay_s`` (a pause before
-    the first event). Rows without an event time are left out.
+    copy and the clock's anchor are kept), ``speedup`` (event seconds per second, default 1), ``null`` (how CSV spells
+    a missing value besides the empty one, default NA), ``max_rows`` (per micro-batch), ``start_delay_s`` (a pause
+    before the first event). Rows without an event time are left out.
     """
 
     @classmethod

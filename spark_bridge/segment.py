@@ -1,7 +1,7 @@
 """A segment: what one micro-batch of a fragment put out, as it lies in a link log and travels to consumers.
 
-Layout: magic, header length, header (msgpack), body (an Arrow IPC stream, empty if there are no rows). A segment without
-rows still carries the watermark and the end of the stream (DESIGN: Engine and links).
+Layout: magic, header length, header (msgpack), body (an Arrow IPC stream, empty if there are no rows). A segment
+without rows still carries the watermark and the end of the stream (DESIGN: Engine and links).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from sbon.errors import RemoteProtocolError
+from sbon.frames import decode_body
 
 _MAGIC = b"SBS1"
 _PREFIX = struct.Struct(">4sI")
@@ -90,10 +91,7 @@ def decode_header(data: bytes) -> tuple[SegmentHeader, int]:
     magic, length = _PREFIX.unpack_from(data)
     if magic != _MAGIC or length > _MAX_HEADER_BYTES or _PREFIX.size + length > len(data):
         raise RemoteProtocolError("not a segment: bad prefix")
-    try:
-        return _HEADERS.decode(data[_PREFIX.size : _PREFIX.size + length]), _PREFIX.size + length
-    except msgspec.DecodeError as error:
-        raise RemoteProtocolError(f"not a segment: {error}") from None
+    return decode_body(_HEADERS, data[_PREFIX.size : _PREFIX.size + length]), _PREFIX.size + length
 
 
 def body_table(body: bytes) -> pa.Table | None:

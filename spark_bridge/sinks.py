@@ -1,8 +1,8 @@
 """Where results leave the overlay.
 
 Our own file sink is exactly-once for any reader of the folder: one file per (query, batch), written under another name,
-synced, renamed, and only then does Spark commit; a replayed batch replaces its own file. Every other sink is Spark's, and
-is handed (query, sink, batch) as options to use as a key; one that does not use it is at-least-once.
+synced, renamed, and only then does Spark commit; a replayed batch replaces its own file. Every other sink is Spark's,
+and is handed (query, sink, batch) as options to use as a key; one that does not use it is at-least-once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ParquetSink:
             content = io.BytesIO()
             parquet.write_table(rows, content)
             write_durably(self._folder / f"{self._query_id}-batch={batch_id:08}.parquet", content.getvalue())
-        return rows.num_rows
+        return int(rows.num_rows)
 
 
 class SparkSink:

@@ -128,7 +128,7 @@ class DrivenEngine:
                 self._changed.wait(0.2)
 
     def _read(self) -> None:
-        decoder = msgspec.msgpack.Decoder(FromEngine)  # type: ignore[arg-type]
+        decoder = msgspec.msgpack.Decoder(FromEngine)
         self._connection, _ = self._listener.accept()
         reader = FrameReader()
         try:

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sbon.errors import RemoteProtocolError
+from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
+from spark_bridge.segment import body_table, decode_segment, encode_segment
+
+NEVER = threading.Event()
+
+
+def table(*times_ms: int) -> pa.Table:
+    times = pa.array([time * 1000 for time in times_ms], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    return pa.table({"ts": times, "value": [float(time) for time in times_ms]})
+
+
+def append(log: LinkLog, batch_id: int, *times_ms: int, watermark_ms: int | None = None) -> None:
+    log.append(1, batch_id, table(*times_ms), event_time="ts", watermark_ms=watermark_ms, end_of_stream=False)
+
+
+def open_log(folder: Path, *consumers: str, max_bytes: int = 1 << 20) -> LinkLog:
+    return LinkLog(folder, "f", consumers, max_bytes)
+
+
+def test_a_segment_round_trips_and_damage_is_noticed() -> None:
+    header, data = encode_segment("f", 3, 7, table(5, 9), event_time="ts", watermark_ms=4, end_of_stream=False)
+    decoded, body = decode_segment(data)
+    assert decoded == header
+    assert (header.rows, header.min_event_time_ms, header.max_event_time_ms) == (2, 5, 9)
+    rows = body_table(body)
+    assert rows is not None
+    assert rows.equals(table(5, 9))
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x40
+        try:
+            assert decode_segment(bytes(damaged)) != (header, body)
+        except RemoteProtocolError:
+            continue
+
+
+def test_a_segment_without_rows_still_carries_the_watermark() -> None:
+    header, data = encode_segment("f", 1, 0, table(), event_time="ts", watermark_ms=99, end_of_stream=True)
+    decoded, body = decode_segment(data)
+    assert (decoded.watermark_ms, decoded.end_of_stream, body) == (99, True, b"")
+    assert header.min_event_time_ms is None
+
+
+def test_segments_are_kept_until_every_consumer_has_them(tmp_path: Path) -> None:
+    log = open_log(tmp_path, "a", "b")
+    for batch_id in range(6):
+        append(log, batch_id, batch_id)
+    log.acknowledge("a", 4)
+    assert len(list(log.segments_from(0, 0, NEVER))) == 6
+    log.acknowledge("b", 1)
+    assert list(log.segments_from(0, 0, NEVER)) == []
+    assert len(list(log.segments_from(2, 0, NEVER))) == 4
+    reopened = open_log(tmp_path, "a", "b")
+    assert reopened.last == log.last
+    append(reopened, 6, 6)
+    log.acknowledge("b", 0)  # an acknowledgement that comes late takes nothing back
+
+
+def test_a_replayed_batch_must_say_the_same(tmp_path: Path) -> None:
+    log = open_log(tmp_path, "a")
+    append(log, 0, 1, 2)
+    append(log, 0, 2, 1)  # the order of rows carries no meaning
+    with pytest.raises(LogFaultError, match="differs when replayed"):
+        append(log, 0, 1, 3)
+    (only,) = log.segments_from(0, 0, NEVER)
+    assert body_table(decode_segment(only)[1]) == table(1, 2)
+
+
+def test_what_consumers_were_promised_is_kept(tmp_path: Path) -> None:
+    log = open_log(tmp_path, "a")
+    append(log, 0, 10, watermark_ms=8)
+    with pytest.raises(LogFaultError, match="older than the watermark"):
+        append(log, 1, 7, watermark_ms=9)
+    with pytest.raises(LogFaultError, match="went back"):
+        append(log, 1, 9, watermark_ms=7)
+    with pytest.raises(LogFaultError, match="where 1 was due"):
+        append(log, 2, 9, watermark_ms=9)
+    append(log, 1, 8, watermark_ms=9)
+
+
+def test_a_slow_consumer_holds_the_producer_until_it_acknowledges(tmp_path: Path) -> None:
+    log = open_log(tmp_path, "slow", max_bytes=1)
+    append(log, 0, 1)
+    stopping = threading.Event()
+    waiter = threading.Thread(target=log.wait_for_room, args=(stopping,))
+    waiter.start()
+    waiter.join(0.1)
+    assert waiter.is_alive()
+    log.acknowledge("slow", 0)
+    waiter.join(10)
+    assert not waiter.is_alive()
+    append(log, 1, 2)
+    stopping.set()
+    with pytest.raises(StoppedError):
+        log.wait_for_room(stopping)
