@@ -1,0 +1,244 @@
+"""Cut a logical plan into fragments: one per scan, join, union and aggregate, with the filters and projections around it
+fused in, and the sink (DESIGN: Queries, fragments, ports).
+
+Going down from the sink, each fragment is told which columns its consumer uses and which of them is the consumer's event
+time; that is all it puts out. A source always puts out its event time too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
+from sbon.sql import estimates
+from sbon.sql.dialect import column, identifier, render
+from sbon.sql.estimates import Rate
+from sbon.sql.event_times import event_times, times_in_join
+from sbon.sql.intervals import ceil_ms
+from sbon.sql.logical_plan import (
+    Aggregate,
+    Compute,
+    Filter,
+    Join,
+    Output,
+    Plan,
+    Scan,
+    Union,
+    attributes,
+    bare,
+    conjunction,
+    conjuncts,
+    identity,
+    substitute,
+    used,
+)
+from sbon.streams import SinkSpec, StreamSpec
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A finished fragment: its id, what it is estimated to put out, and the rate that goes in."""
+
+    fragment_id: str
+    columns: tuple[str, ...]
+    event_time: str | None
+    rate: Rate
+
+
+@dataclass(slots=True)
+class Cutter:
+    """Collects the fragments of one query, producers before consumers."""
+
+    query_id: str
+    fragments: list[FragmentSpec] = field(default_factory=list)
+    rates: dict[str, float] = field(default_factory=dict)
+    _numbers: dict[FragmentKind, int] = field(default_factory=dict)
+
+    def cut(self, plan: Plan, outputs: Sequence[Output], sink: SinkSpec) -> None:
+        """Fragments of ``plan`` and of the sink, which writes ``outputs``. Every output has a name."""
+        times = event_times(plan)
+        selected = [bare(output.expression) for output in outputs]
+        top = self._fragment(plan, list(outputs), next((time for time in times.lags_us if time in selected), None))
+        names = tuple(output.name or "" for output in outputs)
+        selected_names: list[exp.Expr] = [exp.Star()] if names == top.columns else [column(name) for name in names]
+        event_time = top.event_time if top.event_time in names else None
+        sql = render(exp.select(*selected_names).from_("in0"))
+        self._add(FragmentKind.SINK, sql, (top,), event_time=event_time, rate=top.rate, sink=sink, columns=names)
+
+    def _fragment(self, plan: Plan, outputs: list[Output], time: str | None) -> _Cut:
+        """The fragment whose output is ``outputs`` over ``plan``; ``time`` is the attribute that is its event time."""
+        conditions: list[exp.Expr] = []
+        while isinstance(plan, (Filter, Compute)):
+            if isinstance(plan, Filter):
+                conditions += conjuncts(plan.condition)
+            else:
+                definitions = dict(plan.columns)
+                outputs = [Output(o.name, substitute(o.expression, definitions)) for o in outputs]
+                conditions = [substitute(part, definitions) for part in conditions]
+            plan = plan.input
+        match plan:
+            case Scan():
+                return self._source(plan, outputs, conditions)
+            case Join():
+                return self._join(plan, outputs, conditions, time)
+            case Union():
+                return self._union(plan, outputs, conditions, time)
+            case Aggregate():
+                return self._aggregate(plan, outputs, conditions, time)
+
+    def _source(self, scan: Scan, outputs: list[Output], conditions: list[exp.Expr]) -> _Cut:
+        time = next(attribute for attribute, name, _ in scan.columns if name == scan.stream.event_time)
+        if _named(outputs, time) is None:
+            outputs = [*outputs, Output(time, column(time))]
+        names = {attribute: column(name) for attribute, name, _ in scan.columns}
+        rate = estimates.stream_rate(scan.stream, list(names))
+        select = _select(outputs, names).from_("source")
+        if conditions:
+            select = select.where(substitute(conjunction(conditions), names))
+        return self._add(
+            FragmentKind.SOURCE,
+            render(select),
+            (),
+            columns=tuple(output.name or "" for output in outputs),
+            event_time=_named(outputs, time),
+            rate=_projected(estimates.filtered(rate, conditions), outputs),
+            stream=scan.stream,
+        )
+
+    def _join(self, join: Join, outputs: list[Output], conditions: list[exp.Expr], time: str | None) -> _Cut:
+        times = times_in_join(join)
+        needed = used(*(o.expression for o in outputs), *conditions, *join.condition) | {times.left, times.right}
+        left, right = (
+            self._fragment(side, list(identity(a for a in attributes(side) if a in needed)), side_time)
+            for side, side_time in ((join.left, times.left), (join.right, times.right))
+        )
+        select = (
+            _select(outputs)
+            .from_("in0")
+            .join("in1", on=conjunction([*join.condition, *times.implied]), join_type="inner")
+        )
+        if conditions:
+            select = select.where(conjunction(conditions))
+        event_time = None if time is None else _named(outputs, time)
+        return self._add(
+            FragmentKind.JOIN,
+            render(select),
+            (left, right),
+            columns=tuple(output.name or "" for output in outputs),
+            event_time=event_time,
+            lag_us=times.lags_us[time] if time is not None and event_time is not None else 0,
+            rate=_projected(estimates.filtered(estimates.joined(left.rate, right.rate), conditions), outputs),
+        )
+
+    def _union(self, union: Union, outputs: list[Output], conditions: list[exp.Expr], time: str | None) -> _Cut:
+        needed = used(*(output.expression for output in outputs), *conditions) | ({time} if time else set())
+        inputs: list[_Cut] = []
+        for branch, sources in zip(union.inputs, union.expressions, strict=True):
+            columns = [
+                Output(name, source) for name, source in zip(union.columns, sources, strict=True) if name in needed
+            ]
+            # With no column needed (SELECT 1), the rows themselves still are.
+            columns = columns or [Output(union.columns[0], sources[0])]
+            branch_time = next((bare(output.expression) for output in columns if output.name == time), None)
+            inputs.append(self._fragment(branch, columns, branch_time))
+        passed = [name for name in union.columns if name in needed] or [union.columns[0]]
+        # Computing above the union sees its widened types; names alone can be given below it.
+        above = bool(conditions) or any(bare(output.expression) is None for output in outputs)
+        parts = [
+            _select(list(identity(passed)) if above else outputs).from_(f"in{number}") for number in range(len(inputs))
+        ]
+        merged: exp.Query = parts[0]
+        for part in parts[1:]:
+            merged = exp.union(merged, part, distinct=False)
+        if above:
+            select = _select(outputs).from_(merged.subquery("united"))
+            merged = select.where(conjunction(conditions)) if conditions else select
+        return self._add(
+            FragmentKind.UNION,
+            render(merged),
+            tuple(inputs),
+            columns=tuple(output.name or "" for output in outputs),
+            event_time=None if time is None else _named(outputs, time),
+            rate=_projected(estimates.filtered(estimates.merged([each.rate for each in inputs]), conditions), outputs),
+        )
+
+    def _aggregate(
+        self, aggregate: Aggregate, outputs: list[Output], conditions: list[exp.Expr], time: str | None
+    ) -> _Cut:
+        window, definitions = aggregate.window, aggregate.definitions()
+        result_names = used(*(output.expression for output in outputs), *conditions)
+        measures = [measure for name, measure in aggregate.measures if name in result_names]
+        needed = used(*(key for _, key in aggregate.keys), *measures) | {window.time}
+        child = self._fragment(
+            aggregate.input, list(identity(a for a in attributes(aggregate.input) if a in needed)), window.time
+        )
+        select = _select(outputs, definitions).from_("in0").group_by(window.call, *(key for _, key in aggregate.keys))
+        if conditions:
+            select = select.having(substitute(conjunction(conditions), definitions))
+        event_time = None if time is None else _named(outputs, time)
+        rate = estimates.aggregated(child.rate, window.length_us / window.slide_us, list(definitions))
+        return self._add(
+            FragmentKind.AGGREGATE,
+            render(select),
+            (child,),
+            columns=tuple(output.name or "" for output in outputs),
+            event_time=event_time,
+            lag_us=window.length_us if event_time is not None and time == window.start else 0,
+            rate=_projected(estimates.filtered(rate, conditions), outputs),
+        )
+
+    def _add(
+        self,
+        kind: FragmentKind,
+        sql: str,
+        inputs: tuple[_Cut, ...],
+        *,
+        columns: tuple[str, ...],
+        event_time: str | None,
+        rate: Rate,
+        lag_us: int = 0,
+        stream: StreamSpec | None = None,
+        sink: SinkSpec | None = None,
+    ) -> _Cut:
+        number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
+        fragment_id = f"{self.query_id}-{kind}{number}"
+        bytes_in = stream.rate_bytes_per_s if stream is not None else sum(each.rate.bytes_per_s for each in inputs)
+        self.fragments.append(
+            FragmentSpec(
+                fragment_id=fragment_id,
+                query_id=self.query_id,
+                kind=kind,
+                sql=sql,
+                ports=tuple(PortSpec(f"in{i}", (each.fragment_id,)) for i, each in enumerate(inputs)),
+                event_time=event_time,
+                watermark_lag_ms=ceil_ms(lag_us),
+                stateful=kind in (FragmentKind.JOIN, FragmentKind.AGGREGATE),
+                selectivity=rate.bytes_per_s / bytes_in if bytes_in > 0 else 1.0,
+                stream=stream,
+                sink=sink,
+            )
+        )
+        self.rates[fragment_id] = rate.bytes_per_s
+        return _Cut(fragment_id, columns, event_time, rate)
+
+
+def _select(outputs: Sequence[Output], definitions: dict[str, exp.Expr] | None = None) -> exp.Select:
+    """``SELECT`` of the outputs, with attributes replaced by ``definitions``, each under its name."""
+    items: list[exp.Expr] = []
+    for output in outputs:
+        name = output.name or ""
+        value = substitute(output.expression, definitions or {})
+        items.append(value if bare(value) == name else exp.Alias(this=value.unnest(), alias=identifier(name)))
+    return exp.select(*items)
+
+
+def _named(outputs: Sequence[Output], attribute: str) -> str | None:
+    """The name under which an attribute is put out unchanged, None if it is not."""
+    return next((output.name for output in outputs if bare(output.expression) == attribute), None)
+
+
+def _projected(rate: Rate, outputs: Sequence[Output]) -> Rate:
+    return estimates.projected(rate, [(output.name or "", bare(output.expression)) for output in outputs])

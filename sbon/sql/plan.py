@@ -1,0 +1,70 @@
+"""From the text of a query to its fragments: ``INSERT INTO sink SELECT ...`` in Spark SQL."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sbon.errors import QueryError
+from sbon.fragment import FragmentSpec
+from sbon.sql.build import PlanBuilder
+from sbon.sql.catalog import Catalog
+from sbon.sql.check import check_insert
+from sbon.sql.cut import Cutter
+from sbon.sql.dialect import parse, place, render
+from sbon.sql.logical_plan import Output
+from sbon.sql.pushdown import push_filters
+
+__all__ = ["Catalog", "QueryPlan", "plan_query"]
+
+
+class QueryPlan(msgspec.Struct, frozen=True):
+    """A query as fragments.
+
+    ``fragments`` come producers first, the sink last. ``owners`` maps the pinned ones (sources and the sink) to their
+    node ids. ``links`` are (producer id, consumer id, estimated bytes per second).
+    """
+
+    query_id: str
+    sql: str
+    fragments: tuple[FragmentSpec, ...]
+    owners: dict[str, str]
+    links: tuple[tuple[str, str, float], ...]
+
+
+def plan_query(text: str, query_id: str, catalog: Catalog) -> QueryPlan:
+    """Plan the one ``INSERT INTO sink SELECT ...`` in ``text``.
+
+    The result is a function of the arguments alone: the same query gives the same fragments with the same SQL.
+    Raises QueryError, one line with the construct, its place and the remedy, for everything that is not supported.
+    """
+    try:
+        table, query = check_insert(parse(text))
+        sink, sink_owner = catalog.sink(".".join(part.name for part in table.parts), place(table))
+        plan, outputs = PlanBuilder(catalog).query(query)
+        _check_outputs(outputs)
+        cutter = Cutter(query_id)
+        cutter.cut(push_filters(plan), outputs, sink)
+    except RecursionError:
+        raise QueryError("the query is nested too deeply; flatten it") from None
+    owners = {
+        spec.fragment_id: catalog.stream(spec.stream.name)[1] for spec in cutter.fragments if spec.stream is not None
+    }
+    owners[cutter.fragments[-1].fragment_id] = sink_owner
+    links = tuple(
+        (producer, spec.fragment_id, cutter.rates[producer])
+        for spec in cutter.fragments
+        for port in spec.ports
+        for producer in port.producers
+    )
+    return QueryPlan(query_id, text, tuple(cutter.fragments), owners, links)
+
+
+def _check_outputs(outputs: list[Output]) -> None:
+    seen: set[str] = set()
+    for output in outputs:
+        if output.name is None:
+            shown = render(output.expression).replace("__", ".")
+            raise QueryError(f"the result column {shown}{place(output.expression)} has no name; add AS name")
+        if output.name.lower() in seen:
+            raise QueryError(f"two result columns are called '{output.name}'; rename one with AS")
+        seen.add(output.name.lower())
