@@ -1,0 +1,246 @@
+"""The full optimizer: hosts for all unpinned operators of a new plan at once (SBON ICDE'06 sections 3.1.3 and 3.2).
+
+In two steps, because measuring takes time and this module knows none:
+
+1. :func:`virtual_places` relaxes the plan, and :func:`candidate_objective` is what a search for hosts minimises: for
+   each operator the predicted usage of its links plus load. (Least *predicted usage* beats being nearest to the virtual
+   point: DESIGN, Cost space.)
+2. :func:`paths_to_measure` says which round trips matter between the candidates; when they are known as well as can be,
+   :func:`choose` minimises the sum of rate x one-way latency + input rate x load exactly over the candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from sbon.coordinate import distance_ms
+from sbon.errors import UnavailableError
+from sbon.network_usage import RttMs, link_usage, load_cost, network_usage, placement_cost
+from sbon.placement.exact import MAX_TABLE, Term, elimination_order, minimise, minimum_with
+from sbon.placement.problem import CostView, Host, PlacementProblem
+from sbon.placement.relaxation import Point, virtual_place
+
+#: Candidates per operator (SBON ICDE'06 section 3.1.3: k = 10).
+CANDIDATES = 10
+
+
+class CandidateCost(msgspec.Struct, frozen=True):
+    """One host for one operator. Costs are of the whole plan, in bytes, with all other operators at their best.
+
+    ``measured``: whether the round trips of the operator's own links, with the chosen hosts at their other ends, were
+    all measured; where one was not, the predicted one stands in for it in ``measured_cost``.
+    """
+
+    node_id: str
+    name: str
+    load: float
+    predicted_cost: float
+    measured_cost: float
+    measured: bool
+
+
+class OperatorChoice(msgspec.Struct, frozen=True):
+    """Why an operator is where it is. ``candidates`` ascend by measured cost; the chosen one is the first."""
+
+    operator: str
+    virtual_point_ms: tuple[float, ...]
+    candidates: tuple[CandidateCost, ...]
+    chosen: str
+    cost: float
+    runner_up: str | None
+    runner_up_cost: float | None
+    reason: str
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Hosts of all operators (operator -> node id), pinned ones among them.
+
+    ``cost`` is the objective, usage plus load, and ``network_usage`` is usage alone; both in bytes in transit.
+    """
+
+    hosts: dict[str, str]
+    cost: float
+    network_usage: float
+    choices: tuple[OperatorChoice, ...]
+
+
+def virtual_places(
+    problem: PlacementProblem, view: CostView, start: Mapping[str, Point] | None = None
+) -> dict[str, Point]:
+    """The virtual point of every unpinned operator, in ms; ``start`` says where they were before."""
+    fixed = {operator: view.coordinate_of(node_id).vector_ms for operator, node_id in problem.pinned.items()}
+    return virtual_place(problem.links, fixed, start=start)
+
+
+def candidate_objective(
+    problem: PlacementProblem,
+    operator: str,
+    virtual: Mapping[str, Point],
+    view: CostView,
+) -> Callable[[Host], float]:
+    """Cost of a host for one operator by prediction alone, in bytes; infinity for hosts that take no operators.
+
+    Unpinned neighbours are taken to be at their virtual points, and without heights: they may end on the same host.
+    """
+    neighbours = problem.neighbours(operator)
+    input_rate = problem.input_rate_bytes_per_s(operator)
+
+    def objective(host: Host) -> float:
+        if not host.accepts_operators:
+            return math.inf
+        cost = load_cost(input_rate, view.load_ms(host.node_id))
+        for neighbour, rate in neighbours:
+            node_id = problem.pinned.get(neighbour)
+            if node_id is None:
+                rtt_ms = distance_ms(host.coordinate.vector_ms, virtual[neighbour])
+            elif node_id == host.node_id:
+                rtt_ms = 0.0
+            else:
+                rtt_ms = host.coordinate.rtt_ms(view.coordinate_of(node_id))
+            cost += link_usage(rate, rtt_ms)
+        return cost
+
+    return objective
+
+
+def paths_to_measure(problem: PlacementProblem, candidates: Mapping[str, Sequence[Host]]) -> list[tuple[str, str]]:
+    """The pairs of node ids, each once and sorted, whose round trip :func:`choose` will ask for."""
+    pool = {host.node_id for hosts in candidates.values() for host in hosts}
+    pairs: set[tuple[str, str]] = set()
+    for link in problem.links:
+        sources = {problem.pinned[link.source]} if link.source in problem.pinned else pool
+        targets = {problem.pinned[link.target]} if link.target in problem.pinned else pool
+        if len(sources) == len(targets) == 1:
+            continue  # its cost is the same whatever is chosen
+        pairs |= {(min(a, b), max(a, b)) for a in sources for b in targets if a != b}
+    return sorted(pairs)
+
+
+def choose(
+    problem: PlacementProblem,
+    candidates: Mapping[str, Sequence[Host]],
+    view: CostView,
+    virtual: Mapping[str, Point],
+    *,
+    explained: int = CANDIDATES,
+) -> Placement:
+    """The hosts of least cost, exactly, over the candidates of all operators taken together.
+
+    ``candidates`` (operator -> hosts, most promising first) are pooled, so that any two operators may share a host. Of
+    equal costs the earlier candidate wins. ``explained`` bounds the candidates listed for each operator.
+    Raises UnavailableError if there are operators to place and no host accepts any.
+    """
+    domains = _domains(problem, candidates)
+    sizes = {operator: len(hosts) for operator, hosts in domains.items()}
+    by_measurement = _terms(problem, domains, view, view.rtt_ms)
+    by_prediction = _terms(problem, domains, view, view.predicted)
+    indices, _ = minimise(by_measurement, sizes)
+    hosts = dict(problem.pinned) | {operator: domains[operator][index].node_id for operator, index in indices.items()}
+    choices = []
+    for operator in problem.unpinned:
+        measured_costs = minimum_with(operator, by_measurement, sizes)
+        predicted_costs = minimum_with(operator, by_prediction, sizes)
+        costs = [
+            CandidateCost(
+                node_id=host.node_id,
+                name=host.name,
+                load=view.load_of(host.node_id),
+                predicted_cost=float(predicted_costs[index]),
+                measured_cost=float(measured_costs[index]),
+                measured=_is_measured(problem, operator, host.node_id, hosts, view),
+            )
+            for index, host in enumerate(domains[operator])
+        ]
+        chosen = costs.pop(indices[operator])
+        ranked = (chosen, *sorted(costs, key=lambda candidate: candidate.measured_cost))
+        choices.append(_explained(operator, virtual[operator], ranked, explained))
+    return Placement(
+        hosts=hosts,
+        cost=placement_cost(problem.links, hosts, problem.unpinned, view.rtt_ms, view.load_ms),
+        network_usage=network_usage(problem.links, hosts, view.rtt_ms),
+        choices=tuple(choices),
+    )
+
+
+def _domains(problem: PlacementProblem, candidates: Mapping[str, Sequence[Host]]) -> dict[str, list[Host]]:
+    """The hosts that each operator may get: its own candidates first, then those of the others, as many as can be
+    searched exactly. The least promising are left out first."""
+    domains: dict[str, list[Host]] = {}
+    for operator in problem.unpinned:
+        own_first = [candidates.get(operator, ()), *candidates.values()]
+        pool = {host.node_id: host for hosts in own_first for host in hosts if host.accepts_operators}
+        if not pool:
+            raise UnavailableError(
+                f"no known host takes {operator}: set accept_operators = true on at least one node that is up"
+            )
+        domains[operator] = list(pool.values())
+    scopes = [Term(scope, np.empty(0)) for scope in _scopes(problem)]
+    while True:
+        sizes = {operator: len(hosts) for operator, hosts in domains.items()}
+        # minimum_with may add one axis to the largest table that minimise needs.
+        if not sizes or elimination_order(scopes, sizes)[1] * max(sizes.values()) <= MAX_TABLE:
+            return domains
+        domains[max(sizes, key=lambda operator: sizes[operator])].pop()
+
+
+def _scopes(problem: PlacementProblem) -> list[tuple[str, ...]]:
+    """For each link the operators whose hosts its cost depends on."""
+    return [tuple(end for end in (link.source, link.target) if end not in problem.pinned) for link in problem.links]
+
+
+def _terms(problem: PlacementProblem, domains: Mapping[str, list[Host]], view: CostView, rtt_ms: RttMs) -> list[Term]:
+    """The objective as a sum over links and operators. Links between pinned operators are a constant term."""
+
+    def places(operator: str) -> list[str]:
+        pinned = problem.pinned.get(operator)
+        return [host.node_id for host in domains[operator]] if pinned is None else [pinned]
+
+    terms = []
+    for link, scope in zip(problem.links, _scopes(problem), strict=True):
+        costs = np.array(
+            [
+                [link_usage(link.rate_bytes_per_s, 0.0 if a == b else rtt_ms(a, b)) for b in places(link.target)]
+                for a in places(link.source)
+            ]
+        )
+        terms.append(Term(scope, costs.reshape([len(domains[operator]) for operator in scope])))
+    for operator in problem.unpinned:
+        input_rate = problem.input_rate_bytes_per_s(operator)
+        load = np.array([load_cost(input_rate, view.load_ms(host.node_id)) for host in domains[operator]])
+        terms.append(Term((operator,), load))
+    return terms
+
+
+def _is_measured(
+    problem: PlacementProblem, operator: str, node_id: str, hosts: Mapping[str, str], view: CostView
+) -> bool:
+    return all(view.measured(node_id, hosts[neighbour]) is not None for neighbour, _ in problem.neighbours(operator))
+
+
+def _explained(
+    operator: str, virtual_point_ms: Point, ranked: Sequence[CandidateCost], explained: int
+) -> OperatorChoice:
+    chosen = ranked[0]
+    runner_up = ranked[1] if len(ranked) > 1 else None
+    basis = "measured" if chosen.measured else "partly predicted"
+    reason = f"with it on {chosen.name} the plan costs {chosen.measured_cost:.0f} bytes ({basis})"
+    if runner_up is None:
+        reason = f"{chosen.name} is the only host that takes operators"
+    elif runner_up.measured_cost <= chosen.measured_cost:
+        reason += f", and no less on {runner_up.name}"
+    else:
+        reason += f", on the runner-up {runner_up.name} {runner_up.measured_cost:.0f}"
+    return OperatorChoice(
+        operator=operator,
+        virtual_point_ms=virtual_point_ms,
+        candidates=tuple(ranked[: max(1, explained)]),
+        chosen=chosen.node_id,
+        cost=chosen.measured_cost,
+        runner_up=runner_up.node_id if runner_up else None,
+        runner_up_cost=runner_up.measured_cost if runner_up else None,
+        reason=reason,
+    )
