@@ -30,6 +30,7 @@ class PlanBuilder:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._namer = Namer()
+        self._unnamed = 0
 
     def query(self, query: exp.Query, visible: Mapping[str, _Common] | None = None) -> tuple[Plan, list[Output]]:
         """The plan of a SELECT or UNION ALL and its named columns in order. Raises QueryError."""
@@ -129,20 +130,22 @@ class PlanBuilder:
             plan, outputs = self.query(common.query, common.visible)
         else:
             assert isinstance(source, exp.Subquery)
-            alias = source.alias or self._namer.attribute("subquery", "")
+            self._unnamed += 1
+            alias = source.alias or f"subquery{self._unnamed}"
             plan, outputs = self.query(source.this, self._with(source, visible))
         return alias, *self._name_columns(plan, outputs, alias)
 
     def _name_columns(self, plan: Plan, outputs: list[Output], alias: str) -> tuple[Plan, list[Output]]:
-        """Give computed columns of a subquery attributes of their own, so that they are computed where they are written."""
+        """Give a subquery's computed columns attributes of their own: they are computed where they are written."""
         computed: list[tuple[str, exp.Expr]] = []
         named: list[Output] = []
         for output in outputs:
-            if bare(output.expression) is None and struct_fields(output.expression) is None:
-                attribute = self._namer.attribute(alias, output.name or "unnamed")
-                computed.append((attribute, output.expression))
-                output = Output(output.name, column(attribute))
-            named.append(output)
+            if bare(output.expression) is not None or struct_fields(output.expression) is not None:
+                named.append(output)
+                continue
+            attribute = self._namer.attribute(alias, output.name or "unnamed")
+            computed.append((attribute, output.expression))
+            named.append(Output(output.name, column(attribute)))
         return (Compute(plan, tuple(computed)) if computed else plan), named
 
     def _scan(self, name: str, alias: str, where: str) -> tuple[Plan, list[Output]]:

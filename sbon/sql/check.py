@@ -32,6 +32,7 @@ _CLAUSES = {
     "version": ("time travel (AS OF)", "remove it: a stream has no versions"),
     "by_name": ("BY NAME", "list the columns in order"),
     "kind": ("SELECT AS", "list the columns"),
+    "source": ("TABLE as a query", "write SELECT * FROM it"),
     "exclude": ("EXCEPT in a select list", "list the columns that you want"),
 }
 _SELECT_PARTS = {"expressions", "from_", "joins", "where", "group", "having", "with_"}
@@ -75,12 +76,13 @@ def check_select(select: exp.Select) -> None:
         raise QueryError(f"SELECT without FROM{place(select)}; read a stream: SELECT ... FROM stream")
     group = select.args.get("group")
     if group is not None:
-        for part in ("cube", "rollup", "grouping_sets", "all", "totals"):
-            if group.args.get(part):
-                what = f"GROUP BY {part.replace('_', ' ').upper()}"
-                raise QueryError(
-                    f"{what}{place(group) or place(select)} is not supported; group by plain keys and a window"
-                )
+        parts = [key for key in group.expressions if isinstance(key, (exp.Cube, exp.Rollup, exp.GroupingSets))]
+        words = [part for part in ("cube", "rollup", "grouping_sets", "all", "totals") if group.args.get(part)]
+        if parts or words:
+            what = (words[0] if words else parts[0].key.replace("groupings", "grouping_s")).replace("_", " ").upper()
+            raise QueryError(
+                f"GROUP BY {what}{place(group) or place(select)} is not supported; use plain keys and a window"
+            )
         _only(group, _GROUP_PARTS, "GROUP BY")
 
 
@@ -137,11 +139,11 @@ def check_join(join: exp.Join) -> None:
 
 def check_expression(expression: exp.Expr, *, clause: str, aggregates: bool = False) -> None:
     """Refuse what an expression may not contain. ``aggregates``: whether ``clause`` may have aggregate functions."""
+    query = expression.find(exp.Query)
+    if query is not None:
+        raise QueryError(f"a subquery in {clause}{place(query)} is not supported; use a join with a time bound")
     for node in expression.walk():
         match node:
-            case exp.Query():
-                where = "use a join with a time bound"
-                raise QueryError(f"a subquery in {clause}{place(node)} is not supported; {where}")
             case exp.Window():
                 raise QueryError(f"OVER (...){place(node)} is not supported on streams; {_WINDOW_FIRST}")
             case exp.Distinct():

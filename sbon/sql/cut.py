@@ -1,13 +1,13 @@
-"""Cut a logical plan into fragments: one per scan, join, union and aggregate, with the filters and projections around it
-fused in, and the sink (DESIGN: Queries, fragments, ports).
+"""Cut a logical plan into fragments (DESIGN: Queries, fragments, ports).
 
-Going down from the sink, each fragment is told which columns its consumer uses and which of them is the consumer's event
-time; that is all it puts out. A source always puts out its event time too.
+There is one per scan, join, union and aggregate, with the filters and projections around it fused in, and the sink.
+Going down from the sink, each fragment is told which columns its consumer uses and which of them is the consumer's
+event time; that is all it puts out. A source always puts out its event time too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -40,7 +40,7 @@ from sbon.streams import SinkSpec, StreamSpec
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A finished fragment: its id, what it is estimated to put out, and the rate that goes in."""
+    """What a consumer needs to know of a finished fragment: its output's columns, event time and estimated rate."""
 
     fragment_id: str
     columns: tuple[str, ...]
@@ -225,7 +225,7 @@ class Cutter:
         return _Cut(fragment_id, columns, event_time, rate)
 
 
-def _select(outputs: Sequence[Output], definitions: dict[str, exp.Expr] | None = None) -> exp.Select:
+def _select(outputs: Sequence[Output], definitions: Mapping[str, exp.Expr] | None = None) -> exp.Select:
     """``SELECT`` of the outputs, with attributes replaced by ``definitions``, each under its name."""
     items: list[exp.Expr] = []
     for output in outputs:

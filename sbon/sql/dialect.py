@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from typing import ClassVar
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ErrorLevel, SqlglotError
-from sqlglot.tokens import TokenType
+from sqlglot.parsers.spark import SparkParser
 
 from sbon.errors import QueryError
 
@@ -25,9 +26,9 @@ class StreamingSpark(Spark):
     """
 
     class Tokenizer(Spark.Tokenizer):
-        KEYWORDS = {word: kind for word, kind in Spark.Tokenizer.KEYWORDS.items() if word != "WINDOW"}
+        KEYWORDS: ClassVar = {word: kind for word, kind in Spark.Tokenizer.KEYWORDS.items() if word != "WINDOW"}
 
-    class Parser(Spark.Parser):
+    class Parser(SparkParser):
         def _parse_table(self, *args: object, **kwargs: object) -> exp.Expr | None:
             word, name = self._curr, self._next
             names = (TokenType.VAR, TokenType.IDENTIFIER)
@@ -51,12 +52,12 @@ def parse(text: str) -> list[exp.Expr]:
     except SqlglotError as error:
         details = getattr(error, "errors", None)
         if not details:
-            raise QueryError(f"not valid Spark SQL: {_one_line(str(error))}; check quotes and comments") from None
+            raise QueryError("not valid Spark SQL: a quote or comment is not closed; close it") from None
         first = details[0]
         near = f" near '{first['highlight']}'" if first.get("highlight") else ""
         # The parser counts the last character of a token as its column; people count the first.
         column = (first.get("col") or 1) - max(len(first.get("highlight") or "") - 1, 0)
-        what = _one_line(str(first["description"])).rstrip(".").lower()
+        what = _one_line(str(first["description"])).split(" but got <")[0].rstrip(".").lower()
         raise QueryError(f"not valid Spark SQL: {what}{near} at line {first['line']}, column {column}") from None
 
 

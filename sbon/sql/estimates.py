@@ -1,6 +1,6 @@
 """Estimated rates of links. They only start things: what is measured at the links replaces them within seconds.
 
-Selectivities of predicates are those of Selinger et al., Access path selection (SIGMOD 1979), table 1, where it has one.
+Selectivities of predicates are those of Selinger et al., Access path selection (SIGMOD 1979), where it has one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMPUTED_BYTES = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What flows over a link: rows, and bytes per column of a row. ``kept``: share of the original rows, after filters."""
+    """What flows over a link: rows, and bytes per column of a row. ``kept`` is the share that filters have left."""
 
     rows_per_s: float
     column_bytes: dict[str, float]

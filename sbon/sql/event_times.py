@@ -61,9 +61,10 @@ def event_times(plan: Plan) -> EventTimes:
             input_times = event_times(plan.input).lags_us
             if window.time not in input_times:
                 there = _names(input_times) or "none: it is not selected"
-                raise QueryError(
-                    f"window(){window.place} is over {display(window.time)}, which is not event time; use its event time ({there})"
+                what = (
+                    f"window(){window.place} is over {display(window.time)}, which is not the event time of its input"
                 )
+                raise QueryError(f"{what}; use that ({there})")
             length = window.length_us
             bounds = {(window.end, window.start): length, (window.start, window.end): -length}
             # Windows with end <= W have been put out at watermark W: later ones end after W, and start a length before.
@@ -83,10 +84,9 @@ def times_in_join(join: Join) -> JoinTimes:
             missing = "left" if one is None else "right"
             raise QueryError(f"the join with{_what(join)} has no event time on its {missing} side; select it there")
         one, other = display(one), display(other)
-        between = f"{one} BETWEEN {other} - INTERVAL 1 HOUR AND {other} + INTERVAL 1 HOUR"
-        raise QueryError(
-            f"the join with{_what(join)} does not bound the event times {one} and {other} from both sides; add AND {between}"
-        )
+        unbounded = f"the join with{_what(join)} does not bound the event times {one} and {other} from both sides"
+        remedy = f"add AND {one} BETWEEN {other} - INTERVAL 1 HOUR AND {other} + INTERVAL 1 HOUR"
+        raise QueryError(f"{unbounded}; {remedy}")
     return times
 
 

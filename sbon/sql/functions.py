@@ -1,4 +1,4 @@
-"""Which of Spark's functions a continuous query may call: a closed world, so that nothing slips through by being unknown.
+"""Which of Spark's functions a continuous query may call: a closed world, so that nothing unknown slips through.
 
 Two runs of a query must give the same rows however it is cut, moved and replayed. So a function has to depend on its
 arguments alone, and an aggregate on the *set* of its rows, not on their order. Names as in Spark 4.3's SHOW FUNCTIONS.
@@ -6,13 +6,17 @@ arguments alone, and an aggregate on the *set* of its rows, not on their order. 
 
 from __future__ import annotations
 
-from sqlglot import exp
-from sqlglot.tokens import TokenType
+from sqlglot import TokenType, exp
 
 from sbon.errors import QueryError
 from sbon.sql.dialect import StreamingSpark, nearest, place, render
 
-SCALAR = frozenset(
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SCALAR = _words(
     """
     abs acos acosh asin asinh atan atan2 atanh bin bround cbrt ceil ceiling conv cos cosh cot csc degrees div e exp
     expm1 factorial floor greatest hex hypot least ln log log10 log1p log2 mod negative pi pmod positive pow power
@@ -42,15 +46,15 @@ SCALAR = frozenset(
     from_csv from_json get_json_object json_array_length json_object_keys schema_of_csv schema_of_json to_csv to_json
     parse_url try_parse_url try_url_decode url_decode url_encode typeof
     xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string
-    """.split()
+    """
 )
 
-AGGREGATE = frozenset(
+AGGREGATE = _words(
     """
     approx_count_distinct avg bit_and bit_or bit_xor bool_and bool_or corr count count_if covar_pop covar_samp every
     kurtosis max mean median min percentile regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx
     regr_sxy regr_syy skewness some std stddev stddev_pop stddev_samp sum try_avg try_sum var_pop var_samp variance any
-    """.split()
+    """
 )
 
 _REASONS: dict[str, tuple[str, str]] = {}
@@ -67,8 +71,8 @@ for _names, _reason, _remedy in (
     ),
     (
         "input_file_name input_file_block_start input_file_block_length spark_partition_id version user current_user "
-        "session_user current_catalog current_database current_schema current_path current_timezone reflect java_method "
-        "try_reflect assert_true raise_error",
+        "session_user current_catalog current_database current_schema current_path current_timezone reflect "
+        "java_method try_reflect assert_true raise_error",
         "is not deterministic: it depends on where the operator runs",
         "remove it",
     ),

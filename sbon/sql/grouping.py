@@ -11,7 +11,7 @@ from sbon.sql.check import check_expression
 from sbon.sql.dialect import column, place, render
 from sbon.sql.functions import function_name, is_aggregate
 from sbon.sql.intervals import parse_duration_us
-from sbon.sql.logical_plan import Aggregate, Filter, Output, Plan, TimeWindow, bare, display
+from sbon.sql.logical_plan import Aggregate, Filter, Output, Plan, TimeWindow, bare, shown
 from sbon.sql.names import Namer, Scope, output_name, simplify_structs, window_struct
 
 _REMEDY = "group by a window of event time: GROUP BY window(ts, '1 hour'), ..."
@@ -41,7 +41,7 @@ def group_by_window(select: exp.Select, plan: Plan, scope: Scope, namer: Namer) 
     if having is None:
         return Aggregate(plan, window, keys, tuple(lifting.measures)), outputs
     named = {output.name.lower(): output.expression for output in outputs if output.name}
-    resolved = _resolve_having(having.this, scope, replace(scope, extra=scope.extra | named, extra_first=True))
+    resolved = _resolve_having(having.this, scope, replace(scope, extra={**scope.extra, **named}, extra_first=True))
     condition = lifting.lift(resolved, None)
     return Filter(Aggregate(plan, window, keys, tuple(lifting.measures)), condition), outputs
 
@@ -62,9 +62,8 @@ class _Lifting:
         """``name`` is what an aggregate that is the whole expression is called after."""
         if function_name(expression) == "window":
             if _normal(expression) != self.window.call:
-                raise QueryError(
-                    f"{render(expression)}{place(expression)} is not the window of GROUP BY; write window.start"
-                )
+                what = f"{shown(expression)}{place(expression)}"
+                raise QueryError(f"{what} is not the window of GROUP BY; write window.start or window.end")
             return window_struct(self.window.start, self.window.end)
         for attribute, key in self.keys:
             if expression == key:
@@ -79,8 +78,8 @@ class _Lifting:
         if isinstance(expression, exp.Column):
             own = {self.window.start, self.window.end, *dict(self.keys), *dict(self.measures)}
             if expression.name not in own:
-                shown = display(expression.name)
-                raise QueryError(f"{shown}{place(expression)} is neither grouped by nor aggregated; add it to GROUP BY")
+                what = f"{shown(expression)}{place(expression)}"
+                raise QueryError(f"{what} is neither grouped by nor aggregated; add it to GROUP BY")
             return expression
         for child in list(expression.iter_expressions()):
             child.replace(self._lift(child, None))
@@ -91,6 +90,8 @@ def _group(select: exp.Select, scope: Scope, namer: Namer) -> tuple[TimeWindow, 
     """The window and the other keys of GROUP BY."""
     group = select.args.get("group")
     written = list(group.expressions) if group is not None else []
+    for key in written:
+        check_expression(key, clause="GROUP BY")
     windows = [key for key in written if function_name(key) == "window"]
     if not windows:
         first = next((found for item in select.expressions if (found := aggregates(item))), select)
@@ -106,10 +107,10 @@ def _group(select: exp.Select, scope: Scope, namer: Namer) -> tuple[TimeWindow, 
             continue
         if isinstance(key, exp.Literal):
             raise QueryError(f"GROUP BY {render(key)}{place(key)}: positions are not supported; name the column")
-        key = _unaliased(key, select, scope)
-        check_expression(key, clause="GROUP BY")
+        meant = _unaliased(key, select, scope)
+        check_expression(meant, clause="GROUP BY")
         name = key.name if isinstance(key, exp.Column) else f"key{len(keys) + 1}"
-        keys.append((namer.attribute("group", name), scope.resolve(key)))
+        keys.append((namer.attribute("group", name), scope.resolve(meant)))
     return window, tuple(keys)
 
 

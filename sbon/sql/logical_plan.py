@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from sbon.sql.dialect import column
+from sbon.sql.dialect import column, render
 from sbon.streams import StreamSpec
 
 
@@ -60,9 +60,9 @@ class Union:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeWindow:
-    """Windows of ``length_us`` every ``slide_us`` microseconds over the attribute ``time``; ``call`` as Spark writes it.
+    """Windows of ``length_us`` every ``slide_us`` microseconds over the attribute ``time``.
 
-    ``start`` and ``end`` are the attributes of the bounds.
+    ``call`` is how Spark writes it; ``start`` and ``end`` are the attributes of the bounds.
     """
 
     call: exp.Expr
@@ -76,7 +76,7 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregate:
-    """Groups by a window of event time and ``keys``; ``measures`` are the aggregates. Both as (attribute, expression)."""
+    """Groups by a window of event time and ``keys``, computes ``measures``; both as (attribute, expression)."""
 
     input: Plan
     window: TimeWindow
@@ -155,7 +155,7 @@ def used(*expressions: exp.Expr) -> set[str]:
 
 
 def substitute(expression: exp.Expr, definitions: Mapping[str, exp.Expr]) -> exp.Expr:
-    """``expression`` with attributes replaced by what they stand for. Safe to repeat: all functions are deterministic."""
+    """``expression`` with attributes replaced by their definitions. Repeating them is safe: all are deterministic."""
 
     def replaced(node: exp.Expr) -> exp.Expr:
         definition = definitions.get(node.name) if isinstance(node, exp.Column) and not node.table else None
@@ -182,6 +182,13 @@ def conjunction(parts: Iterable[exp.Expr]) -> exp.Expr:
 
 def identity(names: Iterable[str]) -> tuple[Output, ...]:
     return tuple(Output(name, column(name)) for name in names)
+
+
+def shown(expression: exp.Expr) -> str:
+    """A resolved expression nearly as the user wrote it."""
+    return render(
+        expression.transform(lambda n: exp.to_identifier(display(n.name)) if isinstance(n, exp.Column) else n)
+    )
 
 
 def display(attribute: str) -> str:

@@ -35,8 +35,9 @@ class Namer:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the FROM clause offers: per alias its columns, in order. ``extra`` are further names, found before the columns
-    if ``extra_first`` (HAVING sees the aliases of its SELECT first) and after them otherwise (GROUP BY).
+    """What the FROM clause offers: per alias its columns, in order.
+
+    ``extra`` are further names; they come before the columns if ``extra_first`` (so HAVING sees aliases), else after.
     """
 
     relations: Mapping[str, Sequence[Output]]
@@ -50,8 +51,7 @@ class Scope:
             return [output for outputs in self.relations.values() for output in outputs]
         alias = self._alias(table.name)
         if alias is None:
-            known = ", ".join(self.relations)
-            raise QueryError(f"unknown relation '{table.name}'{place(star)}; FROM has {known}")
+            raise self._unknown_relation(table.name, star)
         return list(self.relations[alias])
 
     def resolve(self, expression: exp.Expr) -> exp.Expr:
@@ -87,6 +87,8 @@ class Scope:
             found = [output.expression for output in every if _same(output.name, name)]
             if not found and name.lower() in self.extra:
                 found = [self.extra[name.lower()]]
+            if not found and fields and name.lower() != "window":
+                raise self._unknown_relation(name, node)
             if not found:
                 raise self._unknown(name, name, [output.name for output in every if output.name is not None], node)
         if len(found) > 1:
@@ -100,12 +102,14 @@ class Scope:
     def _alias(self, name: str) -> str | None:
         return next((alias for alias in self.relations if _same(alias, name)), None)
 
+    def _unknown_relation(self, name: str, node: exp.Expr) -> QueryError:
+        return QueryError(f"unknown relation '{name}'{place(node)}; FROM has {', '.join(self.relations)}")
+
     def _unknown(self, written: str, name: str, known: list[str], node: exp.Expr) -> QueryError:
         if name.lower() == "window":
             return QueryError(f"'{written}'{place(node)} needs GROUP BY window(...) in the same SELECT; add it")
-        return QueryError(
-            f"unknown column '{written}'{place(node)}{nearest(name, known)}; known columns: {', '.join(dict.fromkeys(known))}"
-        )
+        there = ", ".join(dict.fromkeys(known)) or "none has a name, give it one with AS"
+        return QueryError(f"unknown column '{written}'{place(node)}{nearest(name, known)}; known columns: {there}")
 
 
 def window_struct(start: str, end: str) -> exp.Expr:

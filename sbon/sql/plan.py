@@ -10,8 +10,8 @@ from sbon.sql.build import PlanBuilder
 from sbon.sql.catalog import Catalog
 from sbon.sql.check import check_insert
 from sbon.sql.cut import Cutter
-from sbon.sql.dialect import parse, place, render
-from sbon.sql.logical_plan import Output
+from sbon.sql.dialect import parse, place
+from sbon.sql.logical_plan import Output, shown
 from sbon.sql.pushdown import push_filters
 
 __all__ = ["Catalog", "QueryPlan", "plan_query"]
@@ -63,8 +63,8 @@ def _check_outputs(outputs: list[Output]) -> None:
     seen: set[str] = set()
     for output in outputs:
         if output.name is None:
-            shown = render(output.expression).replace("__", ".")
-            raise QueryError(f"the result column {shown}{place(output.expression)} has no name; add AS name")
+            what = f"the result column {shown(output.expression)}{place(output.expression)}"
+            raise QueryError(f"{what} has no name; add AS name")
         if output.name.lower() in seen:
             raise QueryError(f"two result columns are called '{output.name}'; rename one with AS")
         seen.add(output.name.lower())

@@ -27,7 +27,7 @@ from sbon.sql.logical_plan import (
 
 
 def push_filters(plan: Plan, conditions: Sequence[exp.Expr] = ()) -> Plan:
-    """The plan of ``plan`` filtered by ``conditions``, with every filter as low as it can be; joins get their predicates."""
+    """``plan`` filtered by ``conditions``, every filter as low as it can be, and joins with all their predicates."""
     match plan:
         case Filter():
             return push_filters(plan.input, [*conditions, *conjuncts(plan.condition)])

@@ -1,4 +1,4 @@
-"""Interval arithmetic over event times: how far apart the event times of one row can be, and what that does to watermarks.
+"""Interval arithmetic over event times: how far apart those of one row can be, and what that does to watermarks.
 
 A set of bounds ``x - y >= d`` over columns is a system of difference constraints; its strongest consequences are
 shortest paths (Dechter, Meiri, Pearl: Temporal constraint networks, 1991). A stream-stream join is only possible with
@@ -6,8 +6,8 @@ bounded state if such bounds hold in both directions between an event time of th
 they say how late the rows can be that come out of it:
 
 Let the later rows of both inputs have event times ``l >= W`` and ``r >= W``, and let a match imply ``c >= l + p`` and
-``c >= r + q`` for a column ``c`` of the output. A later match has at least one new row, so ``c >= W + min(p, q)``: its lag
-is ``max(0, -p, -q)``. For ``l BETWEEN r - a AND r + b`` this gives the lag ``a`` for ``l`` and ``b`` for ``r``.
+``c >= r + q`` for a column ``c`` of the output. A later match has at least one new row, so ``c >= W + min(p, q)``: its
+lag is ``max(0, -p, -q)``. For ``l BETWEEN r - a AND r + b`` this gives the lag ``a`` for ``l`` and ``b`` for ``r``.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _at_most(conjunct: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:
 
 
 def _linear(node: exp.Expr) -> tuple[dict[str, int], int] | None:
-    """Columns with weight 1 or -1, and a constant in microseconds: ``w.ts + INTERVAL 5 MINUTES``. None if it is not so."""
+    """Weights of columns, and a constant in microseconds, as in ``w.ts + INTERVAL 5 MINUTES``; None if it is not so."""
     name = bare(node)
     if name is not None:
         return {name: 1}, 0
