@@ -89,8 +89,8 @@ class Scenario:
 def make_scenario(scratch: Path, out: Path, speedup: float) -> Scenario:
     """Five sites with their folders under ``scratch`` and free ports, the result under ``out``."""
     matrix = json.loads((DATA / "rtt_ms.json").read_text())
-    flights = replay("flights", FLIGHTS_SCHEMA, speedup, rate_bytes_per_s=30_000, row_bytes=40)
-    weather = replay("weather", WEATHER_SCHEMA, speedup, rate_bytes_per_s=2_000, row_bytes=48)
+    flights = replay("flights", FLIGHTS_SCHEMA, speedup, rate_bytes_per_s=16_000, row_bytes=40)
+    weather = replay("weather", WEATHER_SCHEMA, speedup, rate_bytes_per_s=1_500, row_bytes=48)
     result = out / "result"
     roles: dict[str, tuple[bool, tuple[StreamSpec, ...], tuple[SinkSpec, ...]]] = {
         "New York": (False, (flights,), ()),
