@@ -13,7 +13,7 @@ from sbon.sql.check import check_expression, check_join, check_select, check_sou
 from sbon.sql.dialect import column, parse_columns, place, render
 from sbon.sql.grouping import aggregates, group_by_window
 from sbon.sql.logical_plan import Compute, Filter, Join, Output, Plan, Scan, Union, bare, conjuncts
-from sbon.sql.names import Namer, Scope, output_name, struct_fields
+from sbon.sql.names import Namer, Scope, is_star, output_name, struct_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class PlanBuilder:
     def _outputs(self, select: exp.Select, scope: Scope) -> list[Output]:
         outputs: list[Output] = []
         for item in select.expressions:
-            if _is_star(item):
+            if is_star(item):
                 if item.args.get("except_") or item.args.get("replace") or item.args.get("rename"):
                     raise QueryError(
                         f"EXCEPT in a select list{place(item)} is not supported; list the columns that you want"
@@ -176,7 +176,3 @@ class PlanBuilder:
                 inner = item.this if isinstance(item, exp.Alias) else item
                 outputs.append(Output(output_name(item), scope.resolve(inner)))
         return outputs
-
-
-def _is_star(item: exp.Expr) -> bool:
-    return isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star))

@@ -115,11 +115,7 @@ class Cutter:
             self._fragment(side, list(identity(a for a in attributes(side) if a in needed)), side_time)
             for side, side_time in ((join.left, times.left), (join.right, times.right))
         )
-        select = (
-            _select(outputs)
-            .from_("in0")
-            .join("in1", on=conjunction([*join.condition, *times.implied]), join_type="inner")
-        )
+        select = _select(outputs).from_("in0").join("in1", on=conjunction(times.condition), join_type="inner")
         if conditions:
             select = select.where(conjunction(conditions))
         event_time = None if time is None else _named(outputs, time)

@@ -74,10 +74,10 @@ def event_times(plan: Plan) -> EventTimes:
 def times_in_join(join: Join) -> JoinTimes:
     """The pair of event times that the join runs on. Raises QueryError if there is none, or no key."""
     left, right = event_times(join.left), event_times(join.right)
-    if not any(_is_key(part, join) for part in join.condition):
-        keys = "JOIN ... ON keys are equal AND event times are close"
-        raise QueryError(f"the join with{_what(join)} has no equality between its sides (a cross join); use {keys}")
     times = join_times(list(left.lags_us), list(right.lags_us), [left.bounds, right.bounds], join.condition)
+    if not any(_is_key(part, join) for part in (join.condition if times is None else times.condition)):
+        keys = "JOIN ... ON keys are equal AND event times are close"
+        raise QueryError(f"the join with{_what(join)} has no equality of keys between its sides; use {keys}")
     if times is None:
         one, other = next(iter(left.lags_us), None), next(iter(right.lags_us), None)
         if one is None or other is None:

@@ -12,7 +12,7 @@ from sbon.sql.dialect import column, place, render
 from sbon.sql.functions import function_name, is_aggregate
 from sbon.sql.intervals import parse_duration_us
 from sbon.sql.logical_plan import Aggregate, Filter, Output, Plan, TimeWindow, bare, shown
-from sbon.sql.names import Namer, Scope, output_name, simplify_structs, window_struct
+from sbon.sql.names import Namer, Scope, is_star, output_name, simplify_structs, window_struct
 
 _REMEDY = "group by a window of event time: GROUP BY window(ts, '1 hour'), ..."
 _USAGE = "write window(ts, '1 hour') or window(ts, '1 hour', '30 minutes')"
@@ -31,7 +31,7 @@ def group_by_window(select: exp.Select, plan: Plan, scope: Scope, namer: Namer) 
     lifting = _Lifting(window, keys, namer)
     outputs: list[Output] = []
     for item in select.expressions:
-        if isinstance(item, exp.Star) or isinstance(item.this, exp.Star):
+        if is_star(item):
             raise QueryError(
                 f"'*'{place(item) or place(select)} cannot stand beside GROUP BY; list keys and aggregates"
             )

@@ -186,9 +186,7 @@ def identity(names: Iterable[str]) -> tuple[Output, ...]:
 
 def shown(expression: exp.Expr) -> str:
     """A resolved expression nearly as the user wrote it."""
-    return render(
-        expression.transform(lambda n: exp.to_identifier(display(n.name)) if isinstance(n, exp.Column) else n)
-    )
+    return render(expression.transform(lambda n: exp.Var(this=display(n.name)) if isinstance(n, exp.Column) else n))
 
 
 def display(attribute: str) -> str:

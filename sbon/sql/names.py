@@ -133,6 +133,11 @@ def _fields(value: exp.Expr, names: Sequence[str]) -> exp.Expr:
     return value
 
 
+def is_star(item: exp.Expr) -> bool:
+    """Whether an item of a SELECT list is ``*`` or ``f.*``."""
+    return isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star))
+
+
 def output_name(item: exp.Expr) -> str | None:
     """The name that Spark gives to an item of a SELECT list; None where Spark would make one up."""
     if isinstance(item, exp.Alias):

@@ -66,13 +66,13 @@ class JoinTimes:
     """The event times that a join runs on, and what follows for its output.
 
     ``lags_us``: by each column that may be the event time of the output, left ones first, how far it can be behind the
-    watermark of the inputs. ``implied``: predicates that hold anyway, in the form from which Spark bounds its state.
+    watermark of the inputs. ``condition``: the join's predicates in a form from which Spark bounds its state, rightly.
     """
 
     left: str
     right: str
     lags_us: Mapping[str, int]
-    implied: tuple[exp.Expr, ...]
+    condition: tuple[exp.Expr, ...]
     bounds: Bounds
 
 
@@ -99,13 +99,27 @@ def join_times(
         for name in (*left, *right)
         if (name, one) in ahead and (name, other) in ahead
     }
-    plain = {pair for part, system in zip(parts, relevant, strict=True) for pair in system if _plain(part)}
-    implied = tuple(
+    safe = [whole for part in parts for whole in _without_false_key(part, {one, other})]
+    plain = {pair for part in safe if _plain(part) for pair in conjunct_bounds(part)}
+    implied = [
         _at_least(greater, smaller, bounds[greater, smaller])
         for greater, smaller in ((one, other), (other, one))
         if (greater, smaller) not in plain
-    )
-    return JoinTimes(one, other, lags, implied, bounds)
+    ]
+    return JoinTimes(one, other, lags, (*safe, *implied), bounds)
+
+
+def _without_false_key(conjunct: exp.Expr, times: set[str]) -> list[exp.Expr]:
+    """An equality of one side's event time with anything but the other's, as two inequalities.
+
+    Spark takes an equality for a key, and if one side of it has a watermark, drops all state with a key below the
+    watermark, on both sides. With ``l.ts = r.ts - INTERVAL 1 HOUR`` that loses rows: later ``r`` match ``l`` an hour older.
+    """
+    names = {bare(conjunct.this), bare(conjunct.expression)} if isinstance(conjunct, exp.EQ) else set()
+    if not names & times or names == times:
+        return [conjunct]
+    left, right = conjunct.this, conjunct.expression
+    return [kind(this=left.copy(), expression=right.copy()) for kind in (exp.GTE, exp.LTE)]
 
 
 def _at_most(conjunct: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:
