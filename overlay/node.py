@@ -368,6 +368,7 @@ class Overlay:
                 pong = Pong(body.nonce, self.record, self.coordinate, held_ms=0.0)
                 self._enqueue(_Outgoing(pong, source, received_at=now))
             case Pong():
+                body.coordinate.check(self._config.dimensions)
                 self._accept_sender(envelope, body.record, now)
                 self._take_sample(envelope.sender, body, now)
             case Gossip():
@@ -424,7 +425,6 @@ class Overlay:
     # --- what follows from a datagram
 
     def _take_sample(self, sender: NodeId, pong: Pong, now: float) -> None:
-        pong.coordinate.check(self._config.dimensions)
         link = self._prober.answered(pong.nonce, sender, pong.held_ms, now)
         if link is None or link.filter.value is None:
             return
