@@ -220,16 +220,20 @@ class PeerRequests:
         self._connections += 1
         try:
             async with stream:
-                await self._serve_request(FrameStream(stream, MAX_REQUEST_BYTES))
+                await self._serve_or_drop(FrameStream(stream, MAX_REQUEST_BYTES))
+        finally:
+            self._connections -= 1
+
+    async def _serve_or_drop(self, frames: FrameStream) -> None:
+        try:
+            await self._serve_request(frames)
         except RemoteProtocolError as error:
             self.counters["dropped.malformed"] += 1
             log.debug("dropped a request: %s", error)
         except trio.TooSlowError:
             self.counters["dropped.slow"] += 1
-        except (OSError, trio.BrokenResourceError):
+        except trio.BrokenResourceError:
             self.counters["dropped.broken"] += 1
-        finally:
-            self._connections -= 1
 
     async def _serve_request(self, frames: FrameStream) -> None:
         with trio.fail_after(FRAME_TIMEOUT_S):

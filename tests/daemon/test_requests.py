@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon import requests
+from daemon.folder_transfer import pack, unpack
+from daemon.frame_stream import FrameStream
+from daemon.requests import FolderHeader, PeerRequests, ReplyEnvelope, RequestEnvelope
+from overlay.records import Address
+from sbon.errors import QueryError, RemoteProtocolError, SbonError, StaleGenerationError, UnavailableError
+
+CLIENT_ID, SERVER_ID = "0" * 31 + "1", "0" * 31 + "2"
+
+
+class Question(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    text: str
+
+
+@asynccontextmanager
+async def serving(server: PeerRequests) -> AsyncIterator[Address]:
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        await nursery.start(server.serve, listeners)
+        host, port = listeners[0].socket.getsockname()
+        yield host, port
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> PeerRequests:
+    return PeerRequests(CLIENT_ID, 1, tmp_path / "client")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> PeerRequests:
+    return PeerRequests(SERVER_ID, 1, tmp_path / "server")
+
+
+async def echo(message: Question, sender: str) -> Answer:
+    return Answer(f"{message.text} from {sender}")
+
+
+def make_folder(path: Path) -> Path:
+    (path / "state" / "0").mkdir(parents=True)
+    (path / "empty").mkdir()
+    (path / "state" / "0" / "1.delta").write_bytes(b"x" * 3_000_000)
+    (path / "offsets").write_text("v1\n")
+    return path
+
+
+def content(folder: Path) -> dict[str, bytes | None]:
+    return {
+        path.relative_to(folder).as_posix(): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")
+    }
+
+
+async def test_a_request_is_answered(client: PeerRequests, server: PeerRequests) -> None:
+    server.handle(Question, echo)
+    async with serving(server) as address:
+        assert await client.request(address, Question("hello"), Answer) == Answer(f"hello from {CLIENT_ID}")
+    assert server.counters["served"] == 1
+
+
+@pytest.mark.parametrize("kind", [SbonError, QueryError, StaleGenerationError, UnavailableError])
+async def test_an_error_of_the_peer_comes_back_as_the_same_class(
+    client: PeerRequests, server: PeerRequests, kind: type[SbonError]
+) -> None:
+    async def refuse(message: Question, sender: str) -> Answer:
+        raise kind("no such thing: ask for another")
+
+    server.handle(Question, refuse)
+    async with serving(server) as address:
+        with pytest.raises(SbonError, match="no such thing: ask for another") as caught:
+            await client.request(address, Question(""), Answer)
+    assert type(caught.value) is kind
+
+
+async def test_a_bug_in_a_handler_is_told_and_does_not_stop_the_server(
+    client: PeerRequests, server: PeerRequests
+) -> None:
+    async def broken(message: Question, sender: str) -> Answer:
+        raise KeyError(message.text)
+
+    server.handle(Question, broken)
+    async with serving(server) as address:
+        for _ in range(2):
+            with pytest.raises(SbonError, match="see that node's log"):
+                await client.request(address, Question(""), Answer)
+
+
+async def test_a_node_that_is_not_there_is_unavailable(client: PeerRequests, server: PeerRequests) -> None:
+    async with serving(server) as address:
+        pass
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        await client.request(address, Question(""), Answer)
+
+
+async def test_a_node_that_does_not_answer_in_time_is_unavailable(client: PeerRequests, server: PeerRequests) -> None:
+    async def never(message: Question, sender: str) -> Answer:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    server.handle(Question, never)
+    async with serving(server) as address:
+        with pytest.raises(UnavailableError, match=r"within 0\.05 s"):
+            await client.request(address, Question(""), Answer, timeout_s=0.05)
+
+
+async def test_an_unknown_kind_of_request_is_refused(client: PeerRequests, server: PeerRequests) -> None:
+    async with serving(server) as address:
+        with pytest.raises(SbonError, match="does not know 'Question'"):
+            await client.request(address, Question(""), Answer)
+
+
+async def test_a_request_for_another_node_is_not_carried_out(client: PeerRequests, server: PeerRequests) -> None:
+    server.handle(Question, echo)
+    async with serving(server) as address:
+        envelope = RequestEnvelope(1, CLIENT_ID, 1, "0" * 31 + "3", "Question", packed(Question("")))
+        reply = await raw_exchange(address, msgspec.msgpack.encode(envelope))
+    assert reply is not None
+    assert reply.error_kind == "UnavailableError"
+    assert server.counters["served"] == 0
+
+
+async def test_another_version_is_reported(server: PeerRequests) -> None:
+    server.handle(Question, echo)
+    async with serving(server) as address:
+        envelope = RequestEnvelope(99, CLIENT_ID, 1, "", "Question", packed(Question("")))
+        reply = await raw_exchange(address, msgspec.msgpack.encode(envelope))
+    assert reply is not None
+    assert "not 99" in reply.error
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode({"version": 1}),
+        msgspec.msgpack.encode([1, "me", 1, "", "Question", {"text": ""}]),
+        msgspec.msgpack.encode([1, CLIENT_ID, 1, "", "Question", {"text": 3}]),
+        b"\x91" * 100_000,
+    ],
+)
+async def test_malformed_requests_are_dropped_and_counted(
+    client: PeerRequests, server: PeerRequests, body: bytes
+) -> None:
+    server.handle(Question, echo)
+    async with serving(server) as address:
+        assert await raw_exchange(address, body) is None
+        assert server.counters["dropped.malformed"] == 1
+        assert (await client.request(address, Question("still here"), Answer)).text.startswith("still here")
+
+
+async def test_a_frame_that_is_too_long_is_dropped(server: PeerRequests) -> None:
+    async with serving(server) as address, await trio.open_tcp_stream(*address) as stream:
+        await stream.send_all(b"\xff\xff\xff\xff")
+        assert await stream.receive_some() == b""
+        assert server.counters["dropped.malformed"] == 1
+
+
+async def test_silent_clients_are_dropped(server: PeerRequests, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "FRAME_TIMEOUT_S", 0.02)
+    async with serving(server) as address, await trio.open_tcp_stream(*address) as stream:
+        await stream.send_all(b"\0\0")
+        assert await stream.receive_some() == b""
+        assert server.counters["dropped.slow"] == 1
+
+
+async def test_connections_are_bounded(
+    client: PeerRequests, server: PeerRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "MAX_CONNECTIONS", 1)
+    server.handle(Question, echo)
+    async with serving(server) as address:
+        async with await trio.open_tcp_stream(*address) as held:
+            await held.send_all(b"\0")
+            with pytest.raises(UnavailableError):
+                await client.request(address, Question(""), Answer)
+        assert server.counters["dropped.too_many"] == 1
+
+
+# --- folders
+
+
+async def test_a_folder_arrives_whole(client: PeerRequests, server: PeerRequests, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "fragment")
+    kept = tmp_path / "kept"
+
+    async def keep(message: Question, sender: str, received: Path) -> Answer:
+        received.rename(kept)
+        return Answer(message.text)
+
+    server.handle_folder(Question, keep)
+    async with serving(server) as address:
+        assert await client.send_folder(address, Question("take it"), folder, Answer) == Answer("take it")
+    assert content(kept) == content(folder)
+    assert list((tmp_path / "server").iterdir()) == []
+
+
+async def test_what_the_handler_leaves_is_deleted(client: PeerRequests, server: PeerRequests, tmp_path: Path) -> None:
+    async def refuse(message: Question, sender: str, received: Path) -> Answer:
+        raise StaleGenerationError("a newer owner has it: nothing to do")
+
+    server.handle_folder(Question, refuse)
+    async with serving(server) as address:
+        with pytest.raises(StaleGenerationError):
+            await client.send_folder(address, Question(""), make_folder(tmp_path / "fragment"), Answer)
+    assert list((tmp_path / "server").iterdir()) == []
+
+
+async def test_a_refusal_arrives_although_a_large_folder_is_on_its_way(
+    client: PeerRequests, server: PeerRequests, tmp_path: Path
+) -> None:
+    async with serving(server) as address:
+        with pytest.raises(SbonError, match="does not know"):
+            await client.send_folder(address, Question(""), make_folder(tmp_path / "fragment"), Answer)
+
+
+async def send_raw_folder(address: Address, archive: bytes, header: FolderHeader) -> ReplyEnvelope | None:
+    envelope = RequestEnvelope(1, CLIENT_ID, 1, "", "Question", packed(Question("")), {"folder": packed(header)})
+    return await raw_exchange(address, msgspec.msgpack.encode(envelope), archive)
+
+
+async def test_a_damaged_folder_is_refused(server: PeerRequests, tmp_path: Path) -> None:
+    server.handle_folder(Question, must_not_be_called)
+    archive = io.BytesIO()
+    total_bytes, digest = pack(make_folder(tmp_path / "fragment"), archive)
+    damaged = bytearray(archive.getvalue())
+    damaged[len(damaged) // 2] ^= 1
+    async with serving(server) as address:
+        reply = await send_raw_folder(address, bytes(damaged), FolderHeader(total_bytes, digest))
+    assert reply is not None
+    assert "damaged on its way" in reply.error
+    assert list((tmp_path / "server").iterdir()) == []
+
+
+async def test_a_folder_longer_than_promised_is_refused(server: PeerRequests, tmp_path: Path) -> None:
+    server.handle_folder(Question, must_not_be_called)
+    archive = io.BytesIO()
+    total_bytes, digest = pack(make_folder(tmp_path / "fragment"), archive)
+    async with serving(server) as address:
+        reply = await send_raw_folder(address, archive.getvalue(), FolderHeader(total_bytes - 1, digest))
+    assert reply is not None
+    assert "damaged on its way" in reply.error
+
+
+async def test_a_folder_that_ends_too_early_is_dropped(server: PeerRequests, tmp_path: Path) -> None:
+    server.handle_folder(Question, must_not_be_called)
+    archive = io.BytesIO()
+    total_bytes, digest = pack(make_folder(tmp_path / "fragment"), archive)
+    async with serving(server) as address:
+        reply = await send_raw_folder(address, archive.getvalue()[:-10], FolderHeader(total_bytes, digest))
+    assert reply is None
+    assert server.counters["dropped.malformed"] == 1
+
+
+async def must_not_be_called(message: Question, sender: str, received: Path) -> Answer:
+    raise AssertionError("a folder that is not whole was handed over")
+
+
+def archive_of(*members: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for member, data in members:
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    archive.seek(0)
+    return archive
+
+
+def member_of(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    return member
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        member_of("/etc/passwd"),
+        member_of("../outside"),
+        member_of("a/../../outside"),
+        member_of("link", tarfile.SYMTYPE, "/etc"),
+        member_of("link", tarfile.LNKTYPE, "../outside"),
+        member_of("pipe", tarfile.FIFOTYPE),
+        member_of("device", tarfile.CHRTYPE),
+    ],
+    ids=lambda member: f"{member.name}-{member.type.decode()}",
+)
+def test_archives_that_reach_outside_are_refused(tmp_path: Path, member: tarfile.TarInfo) -> None:
+    with pytest.raises(RemoteProtocolError):
+        unpack(archive_of((member_of("first"), b"x"), (member, b"")), tmp_path / "folder")
+    assert not (tmp_path / "outside").exists()
+
+
+def test_an_archive_that_names_a_file_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RemoteProtocolError):
+        unpack(archive_of((member_of("a"), b"x"), (member_of("a"), b"y")), tmp_path / "folder")
+
+
+@given(data=st.binary(max_size=2000))
+def test_any_bytes_as_an_archive_raise_protocol_errors_only(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("unpack")
+    with suppress(RemoteProtocolError):
+        unpack(io.BytesIO(data), folder / "in")
+
+
+def test_links_are_not_packed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc")
+    with pytest.raises(SbonError, match="neither a file nor a folder"):
+        pack(tmp_path, io.BytesIO())
+
+
+# --- helpers
+
+
+def packed(message: msgspec.Struct) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.msgpack.encode(message))
+
+
+async def raw_exchange(address: Address, body: bytes, archive: bytes = b"") -> ReplyEnvelope | None:
+    """One request as raw bytes; None if the server closed without an answer."""
+    async with await trio.open_tcp_stream(*address) as stream:
+        frames = FrameStream(stream)
+        try:
+            await frames.send(body)
+            for start in range(0, len(archive), 1 << 20):
+                await frames.send(archive[start : start + (1 << 20)])
+            if archive:
+                await stream.send_eof()
+            answer = await frames.receive()
+        except trio.BrokenResourceError:
+            return None
+    return None if answer is None else msgspec.msgpack.decode(answer, type=ReplyEnvelope)
