@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--memory-mb", type=int, default=512, help="heap of the Java machine")
     parser.add_argument("--trigger-ms", type=int, default=defaults.trigger_ms, help="pause between micro-batches")
     parser.add_argument("--log-bytes", type=int, default=defaults.log_bytes, help="room for slow consumers, per link")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -35,6 +36,7 @@ def main() -> int:
         bind_host=arguments.bind,
         master=arguments.master,
         memory_mb=arguments.memory_mb,
+        spark=dict(setting.split("=", 1) for setting in arguments.conf),
         runner=RunnerSettings(arguments.trigger_ms, arguments.log_bytes),
     )
     try:

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +57,7 @@ class EngineSettings:
     bind_host: str = "127.0.0.1"
     master: str = "local[2]"
     memory_mb: int = 512
+    spark: Mapping[str, str] = field(default_factory=dict)
     runner: RunnerSettings = field(default_factory=RunnerSettings)
 
 
@@ -184,6 +185,7 @@ class Engine:
             self._settings.scratch,
             master=self._settings.master,
             memory_mb=self._settings.memory_mb,
+            settings=self._settings.spark,
         )
         register_port_source(spark)
         register_replay_source(spark)

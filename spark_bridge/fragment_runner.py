@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -207,7 +208,7 @@ class FragmentRunner:
                     self._port(port.name, port.producers, schema_json).createOrReplaceTempView(port.name)
                 stream = self._spark.sql(self.spec.sql)
                 return stream, self._described(stream.schema)
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             raise SbonError(f"Spark refuses {self.spec.fragment_id}: {one_line(error)}") from None
 
     def _described(self, schema: StructType) -> str:
@@ -245,7 +246,7 @@ class FragmentRunner:
                 .trigger(processingTime=f"{self._settings.trigger_ms} milliseconds")
                 .start()
             )
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             raise SbonError(f"Spark refuses {self.spec.fragment_id}: {one_line(error)}") from None
 
     # -- a micro-batch -------------------------------------------------------------------------------------------
@@ -344,6 +345,8 @@ def folder_bytes(folder: Path) -> int:
 
 
 def one_line(error: BaseException | None) -> str:
-    """The first line of an error's text."""
+    """The first line of an error's text; of an error in Java, the first line of that one's."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.toString()).splitlines()[0]
     lines = str(error).strip().splitlines() if error is not None else []
     return lines[0] if lines else type(error).__name__ if error is not None else ""

@@ -89,7 +89,8 @@ class ReplayReader(DataSourceStreamReader):
         if not len(times_us):
             return 0
         delay_s = float(self._options.get("start_delay_s", 0))
-        played_s = (now - self._started_at - delay_s) * float(self._options.get("speedup", 1))
+        elapsed_s = max(now - self._started_at, 0.0) - delay_s
+        played_s = elapsed_s * float(self._options.get("speedup", 1))
         return int(np.searchsorted(times_us, times_us[0] + played_s * 1e6, side="right")) if played_s >= 0 else 0
 
     @cached_property

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from sbon.errors import ConfigurationError
 from spark_bridge.java_runtime import prepare_java
 
 #: Settings that the meaning of results depends on; the reference job that checks results uses them too.
@@ -34,24 +36,42 @@ _FRUGALITY = {
 _JAVA_OPTIONS = "-XX:+UseSerialGC -Xss4m"
 
 
-def start_session(name: str, scratch: Path, *, master: str = "local[2]", memory_mb: int = 512) -> SparkSession:
-    """Start Spark in this process with its files under ``scratch``; UnavailableError when there is no usable Java."""
+_EXTRA_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+def start_session(
+    name: str,
+    scratch: Path,
+    *,
+    master: str = "local[2]",
+    memory_mb: int = 512,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark in this process with its files under ``scratch``.
+
+    ``settings`` are the user's and come last (Java options are added to ours), but cannot change what results mean:
+    ConfigurationError. UnavailableError when there is no usable Java.
+    """
+    chosen = dict(settings or {})
+    if fixed := sorted(SEMANTICS.keys() & chosen.keys()):
+        raise ConfigurationError(f"{fixed[0]} is fixed to {SEMANTICS[fixed[0]]!r}: results depend on it; leave it out")
     scratch.mkdir(parents=True, exist_ok=True)
     prepare_java(scratch)
     # Python workers must be this Python: the one on the path may lack pyarrow, or be another version.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(f"sbon-{name}").master(master)
-    settings = {
+    java_options = f"{_JAVA_OPTIONS} -Djava.io.tmpdir={scratch} {chosen.pop(_EXTRA_JAVA_OPTIONS, '')}".rstrip()
+    for key, value in {
         **SEMANTICS,
         **_FRUGALITY,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": f"{memory_mb}m",
-        "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} -Djava.io.tmpdir={scratch}",
+        _EXTRA_JAVA_OPTIONS: java_options,
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-    }
-    for key, value in settings.items():
+        **chosen,
+    }.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

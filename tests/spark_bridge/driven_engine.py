@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -37,7 +37,7 @@ PATIENCE_S = 120.0
 class DrivenEngine:
     """Starts ``python -m spark_bridge`` and speaks the engine socket to it. Use as a context manager."""
 
-    def __init__(self, folder: Path, name: str = "engine", trigger_ms: int = 100) -> None:
+    def __init__(self, folder: Path, name: str = "engine", trigger_ms: int = 100, more: Sequence[str] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.statuses: dict[str, FragmentStatus] = {}
@@ -53,6 +53,8 @@ class DrivenEngine:
         self._listener.listen()
         command = [sys.executable, "-m", "spark_bridge", "--socket", str(path), "--name", name]
         command += ["--scratch", str(folder / "scratch"), "--trigger-ms", str(trigger_ms)]
+        # Half the processor time for what runs for a minute only: no second compiler.
+        command += ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1", *more]
         self.log = folder / "engine.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)

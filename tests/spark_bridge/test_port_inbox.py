@@ -38,7 +38,7 @@ def test_the_watermark_is_that_of_the_slowest_producer(tmp_path: Path) -> None:
     assert [inbox.watermark_ms(end) for end in range(5)] == [None, None, 10, 10, 30]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=15)
 @given(st.data())
 def test_nothing_unread_is_forgotten_and_acknowledgements_are_exact(data: st.DataObject) -> None:
     """Against a plain list: whatever the interleaving of two producers, reads and restarts."""

@@ -1,0 +1,210 @@
+"""Real engines: a plan cut into fragments gives what it gives uncut, also when it is moved and killed on the way."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+from sbon.engine_messages import Destroy, FragmentState, Instantiate, Migrate, cursor_name
+from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
+from sbon.row_multiset import difference
+from sbon.streams import SinkSpec, StreamSpec
+from tests.spark_bridge.driven_engine import DrivenEngine, connect, deploy
+
+pytestmark = pytest.mark.spark
+
+START = datetime(2013, 7, 1, tzinfo=UTC)
+HOURS = 24
+SKEW = timedelta(hours=3)  # site b runs ahead of site a by this much event time
+SPEEDUP = HOURS * 3600 / 30
+
+
+def readings() -> list[tuple[datetime, str, int]]:
+    return [(START + timedelta(minutes=5 * n), "xyz"[n % 3], n) for n in range(HOURS * 12)]
+
+
+def rules() -> list[tuple[datetime, str, int]]:
+    return [(START + timedelta(hours=n), key, n * 10) for n in range(HOURS) for key in "xy"]
+
+
+def write_csv(path: Path, rows: list[tuple[datetime, str, int]]) -> None:
+    lines = [f"{time:%Y-%m-%dT%H:%M:%SZ},{key},{value}" for time, key, value in rows]
+    path.write_text("\n".join(["ts,k,v", *lines]) + "\n")
+
+
+def expected() -> list[tuple[object, ...]]:
+    """The join and the window by hand."""
+    groups: dict[tuple[datetime, str], list[tuple[int, int]]] = defaultdict(list)
+    for time, key, value in readings():
+        for hour, other, rule in rules():
+            if key == other and hour <= time <= hour + timedelta(minutes=59):
+                window = START + timedelta(hours=2 * ((time - START) // timedelta(hours=2)))
+                groups[window, key].append((value, rule))
+    return [
+        (window, key, len(pairs), sum(v for v, _ in pairs) / len(pairs), max(r for _, r in pairs))
+        for (window, key), pairs in groups.items()
+    ]
+
+
+def source(folder: Path, name: str, **options: str) -> FragmentSpec:
+    stream = StreamSpec(
+        name,
+        "replay",
+        "ts timestamp, k string, v bigint",
+        "ts",
+        {"path": str(folder / f"{name}.csv"), "speedup": str(SPEEDUP), **options},
+    )
+    sql = f"SELECT ts AS {name}__ts, k AS {name}__k, v AS {name}__v FROM source WHERE v >= 0"
+    return FragmentSpec(f"q-{name}", "q", FragmentKind.SOURCE, sql, event_time=f"{name}__ts", stream=stream)
+
+
+def plan(folder: Path) -> tuple[FragmentSpec, ...]:
+    # b's events are due three hours of event time before a's: a starts that much later.
+    a = source(folder, "a", start_delay_s=str(SKEW.total_seconds() / SPEEDUP))
+    b = source(folder, "b")
+    join = FragmentSpec(
+        "q-join1",
+        "q",
+        FragmentKind.JOIN,
+        "SELECT in0.a__ts AS ts, in0.a__k AS k, in0.a__v AS v, in1.b__v AS rule FROM in0 JOIN in1 "
+        "ON in0.a__k = in1.b__k AND in0.a__ts BETWEEN in1.b__ts AND in1.b__ts + INTERVAL 59 MINUTES",
+        (PortSpec("in0", (a.fragment_id,)), PortSpec("in1", (b.fragment_id,))),
+        event_time="ts",
+        stateful=True,
+    )
+    aggregate = FragmentSpec(
+        "q-aggregate1",
+        "q",
+        FragmentKind.AGGREGATE,
+        "SELECT window.start AS start, k, count(*) AS n, avg(v) AS mean, max(rule) AS rule FROM in0 "
+        "GROUP BY window(ts, '2 hours'), k",
+        (PortSpec("in0", ("q-join1",)),),
+        event_time="start",
+        watermark_lag_ms=2 * 3600 * 1000,
+        stateful=True,
+    )
+    sink = FragmentSpec(
+        "q-sink1",
+        "q",
+        FragmentKind.SINK,
+        "SELECT * FROM in0",
+        (PortSpec("in0", ("q-aggregate1",)),),
+        sink=SinkSpec("out", "parquet", {"path": str(folder / "out")}),
+    )
+    return a, b, join, aggregate, sink
+
+
+def results(folder: Path) -> list[tuple[object, ...]]:
+    return [tuple(row.values()) for row in parquet.read_table(folder / "out").to_pylist()]
+
+
+def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", readings())
+    write_csv(tmp_path / "b.csv", rules())
+    a, b, join, aggregate, sink = fragments = plan(tmp_path)
+    with DrivenEngine(tmp_path / "first") as first:
+        with DrivenEngine(tmp_path / "second") as second:
+            deploy(fragments, dict.fromkeys((spec.fragment_id for spec in fragments), first))
+            first.wait_until(lambda: first.statuses[join.fragment_id].output_rows > 20, "the join puts out rows")
+
+            # Move the join: stop, carry its folder over, start it there under the next generation, point its consumer.
+            first.do(Migrate(join.fragment_id, 2, "first"))
+            shutil.copytree(first.fragment_folder(join), second.fragment_folder(join))
+            first.do(Destroy(join.fragment_id, 2, "first", str(first.fragment_folder(join))))
+            assert not first.fragment_folder(join).exists()
+            stale = first.call(Migrate(join.fragment_id, 1, "test"))
+            assert stale.stale, "a command under an old generation must be refused"
+            assert first.hello is not None
+            described = _describe(first, (a, b))
+            second.start(join, 2, port_schemas=described, consumers=(cursor_name(aggregate.fragment_id, "in0"),))
+            connect(second, join, "in0", a.fragment_id, first, generation=2)
+            connect(second, join, "in1", b.fragment_id, first, generation=2)
+            connect(first, aggregate, "in0", join.fragment_id, second, producer_generation=2)
+            rows = second.statuses[join.fragment_id].output_rows if join.fragment_id in second.statuses else 0
+            second.wait_until(
+                lambda: (
+                    join.fragment_id in second.statuses and second.statuses[join.fragment_id].output_rows > rows + 20
+                ),
+                "the join goes on where it was",
+            )
+            second.process.send_signal(signal.SIGKILL)
+            second.process.wait()
+        with DrivenEngine(tmp_path / "second") as second:
+            second.start(join, 2, port_schemas=described, consumers=(cursor_name(aggregate.fragment_id, "in0"),))
+            connect(second, join, "in0", a.fragment_id, first, generation=2)
+            connect(second, join, "in1", b.fragment_id, first, generation=2)
+            connect(first, aggregate, "in0", join.fragment_id, second, producer_generation=2)
+            first.wait_for_state(sink.fragment_id, FragmentState.FINISHED)
+            assert all(status.late_rows == 0 for status in first.statuses.values())
+    assert difference(results(tmp_path), expected()) is None
+
+
+def _describe(engine: DrivenEngine, specs: tuple[FragmentSpec, ...]) -> tuple[str, ...]:
+    """Instantiating what runs already is idempotent, and says again what its output looks like."""
+    replies = [engine.start(spec, consumers=("q-join1:in0",)) for spec in specs]
+    return tuple(reply.output_schema or "" for reply in replies)
+
+
+def test_what_cannot_run_is_refused_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", readings())
+    good = source(tmp_path, "a")
+    with DrivenEngine(tmp_path / "engine") as engine:
+
+        def refusal(spec: FragmentSpec) -> str:
+            folder = str(engine.fragment_folder(spec))
+            error = engine.call(Instantiate(spec.fragment_id, 1, "test", spec, folder)).error
+            assert error is not None
+            assert "\n" not in error
+            return error
+
+        wrong_column = _changed(good, "q-wrong", sql="SELECT nothing FROM source")
+        assert "nothing" in refusal(wrong_column)
+        assert good.stream is not None
+        unknown_format = _changed(good, "q-format", format="no-such-format")
+        assert "no-such-format" in refusal(unknown_format)
+        sink = FragmentSpec("q-sink", "q", FragmentKind.SINK, "SELECT 1 AS one", sink=SinkSpec("out", "parquet"))
+        assert "path" in refusal(sink)
+
+        engine.start(good, consumers=("nobody:in0",))
+        engine.wait_for_state(good.fragment_id, FragmentState.RUNNING)
+        engine.do(Migrate(good.fragment_id, 1, "test"))
+        other = _changed(good, good.fragment_id, sql="SELECT ts AS a__ts, v AS a__v FROM source")
+        assert "state of another fragment" in refusal(other)
+
+        missing = _changed(good, "q-missing", path=str(tmp_path / "missing.csv"))
+        engine.start(missing)
+        status = engine.wait_for_state("q-missing", FragmentState.FAILED)
+        assert "missing.csv" in (status.error or "")
+    assert engine.process.returncode == 0, "an engine ends by itself when its daemon is gone"
+    assert not _children(engine.process.pid)
+
+
+def _changed(spec: FragmentSpec, fragment_id: str, sql: str | None = None, **stream: str) -> FragmentSpec:
+    assert spec.stream is not None
+    declared = spec.stream
+    options = {**declared.options, **({"path": stream["path"]} if "path" in stream else {})}
+    changed = StreamSpec(
+        declared.name, stream.get("format", declared.format), declared.schema, declared.event_time, options
+    )
+    return FragmentSpec(
+        fragment_id, "q", FragmentKind.SOURCE, sql or spec.sql, event_time=spec.event_time, stream=changed
+    )
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if parent == pid:
+                found.append(int(entry.name))
+    return found
