@@ -19,7 +19,19 @@ from dataclasses import dataclass
 import msgspec
 
 from overlay.config import OverlayConfig
-from overlay.events import Event, Joined, JoinFailed, Left, MemberFailed, MemberLeft, MemberRestarted, PathChanged
+from overlay.events import (
+    Event,
+    Joined,
+    JoinFailed,
+    Left,
+    MemberFailed,
+    MemberJoined,
+    MemberLeft,
+    MemberRecovered,
+    MemberRestarted,
+    MemberSuspected,
+    PathChanged,
+)
 from overlay.identity import NodeId
 from overlay.membership import Membership
 from overlay.messages import (
@@ -464,7 +476,9 @@ class Overlay:
             elif isinstance(event, MemberRestarted):
                 self._prober.reset(event.record.node_id)
                 self._prober.probe_soon(event.record.node_id)
-            elif not isinstance(event, PathChanged | Joined | JoinFailed | Left):
+            elif isinstance(event, MemberRecovered):
+                self._prober.refuted(event.record.node_id)
+            elif isinstance(event, MemberJoined | MemberSuspected):
                 self._prober.probe_soon(event.record.node_id)
 
     def events(self) -> list[Event]:

@@ -24,6 +24,8 @@ MAX_PENDING = 8192
 TIMEOUT_FACTOR = 3.0
 #: A wait that no timer explains: the process stood still, and silence until now says nothing about others.
 STALL_S = 0.5
+#: Suspicion of a member behind a bad path backs off up to 2^6 times the usual misses.
+MAX_REFUTED = 6
 
 
 @dataclass(slots=True)
@@ -32,6 +34,7 @@ class LinkState:
 
     filter: PercentileFilter = field(default_factory=PercentileFilter)
     missed: int = 0  # probes in a row
+    refuted: int = 0  # suspicions of ours in a row that turned out to be wrong: the path is bad, not the member
     reported_ms: float | None = None  # the round trip that a change is measured against
 
 
@@ -135,7 +138,7 @@ class Prober:
             raise RemoteProtocolError(f"a ping held for {held_ms} ms of {elapsed_ms}")
         del self._pending[nonce]
         link = self._links.setdefault(sender, LinkState())
-        link.missed = 0
+        link.missed = link.refuted = 0
         # Two nodes in one process or on a coarse clock: a microsecond stands for "no time at all".
         link.filter.add(max(0.001, elapsed_ms - held_ms))
         return link
@@ -145,6 +148,13 @@ class Prober:
         link = self._links.get(node_id)
         if link is not None:
             link.missed = 0
+
+    def refuted(self, node_id: NodeId) -> None:
+        """A member that did not answer here is alive after all: be twice as slow to suspect it the next time."""
+        link = self._links.get(node_id)
+        if link is not None and link.missed:
+            link.missed = 0
+            link.refuted = min(link.refuted + 1, MAX_REFUTED)
 
     # --- time
 
@@ -158,8 +168,9 @@ class Prober:
         return min(self._next_probe_at, overdue)
 
     def overdue(self, now: float) -> list[NodeId]:
-        """Those whose latest answers are overdue ``suspect_after_misses`` times or more; others are probed again."""
+        """Those with too many answers overdue in a row. Others with one overdue are probed again at once."""
         suspects: dict[NodeId, None] = {}
+        waited_for = {pending.node_id for pending in self._pending.values() if pending.deadline > now}
         for nonce, pending in list(self._pending.items()):
             if pending.deadline > now:
                 continue
@@ -169,9 +180,10 @@ class Prober:
             self._pending[nonce] = replace(pending, missed=True, deadline=pending.sent_at + LATE_ANSWER_S)
             link = self._links.setdefault(pending.node_id, LinkState())
             link.missed += 1
-            if link.missed >= self._config.suspect_after_misses:
+            if link.missed >= self._config.suspect_after_misses << link.refuted:
                 suspects[pending.node_id] = None
-            self._soon[pending.node_id] = None
+            elif link.missed < self._config.suspect_after_misses and pending.node_id not in waited_for:
+                self._soon[pending.node_id] = None
         return list(suspects)
 
     def grant(self, seconds: float) -> None:
