@@ -12,27 +12,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import msgspec
 import trio
+
+from daemon.control_messages import Event
 
 log = logging.getLogger("sbon.events")
 
 HISTORY = 2000
 #: Kind of the event that a follower gets in place of those that it was too slow for; field ``count``.
 MISSED = "missed"
-
-
-class Event(msgspec.Struct, frozen=True):
-    """``time_s`` is in seconds since the epoch, ``node`` the name of the node that tells it, ``fields`` by kind.
-
-    ``sequence`` counts from 0 at each start of the daemon.
-    """
-
-    sequence: int
-    time_s: float
-    node: str
-    kind: str
-    fields: dict[str, Any] = {}
 
 
 class Events:

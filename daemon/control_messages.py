@@ -1,0 +1,322 @@
+"""What can be asked over the control socket, and what is answered (docs/control-socket.md).
+
+Each frame (:mod:`sbon.frames`) of a client is a :class:`Call`, each frame of the daemon an :class:`Answer` with the
+same ``id``. The requests are a union tagged by ``type``; :data:`REPLIES` says what answers which.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sbon.coordinate import Coordinate
+
+CONTROL_VERSION = 1
+MAX_CALL_BYTES = 1024 * 1024
+
+_NIL = msgspec.Raw(b"\xc0")
+
+
+class Call(msgspec.Struct, frozen=True):
+    """``request`` is one of :data:`Request`; ``id`` is the client's own."""
+
+    version: int
+    id: int
+    request: msgspec.Raw
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """``reply``, or one line ``error`` of the class ``error_kind``.
+
+    More answers to the same call follow unless ``last``. ``id`` is 0 where the call could not be read.
+    """
+
+    version: int
+    id: int
+    reply: msgspec.Raw = _NIL
+    error: str | None = None
+    error_kind: str | None = None
+    last: bool = True
+
+
+class _Request(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+    pass
+
+
+# --- the overlay
+
+
+class Join(_Request, frozen=True):
+    """Enter the overlay of the node at ``address``, "HOST:PORT". Answered once that node has agreed."""
+
+    address: str
+
+
+class Leave(_Request, frozen=True):
+    """Say goodbye to all members. Refused while operators run here."""
+
+
+class Status(_Request, frozen=True):
+    """How this node is."""
+
+
+class Nodes(_Request, frozen=True):
+    """All members, this node first."""
+
+
+class Latency(_Request, frozen=True):
+    """What is known about the path between two nodes, by name or id."""
+
+    a: str
+    b: str
+
+
+class Nearest(_Request, frozen=True):
+    """The ``k`` nodes nearest to ``node`` (None: this one) by predicted round trip."""
+
+    k: int = 10
+    node: str | None = None
+
+
+class Emulate(_Request, frozen=True):
+    """From now on the round trip between two nodes takes ``rtt_ms``: set at both ends, which need ``[emulation]``."""
+
+    a: str
+    b: str
+    rtt_ms: float
+
+
+# --- queries
+
+
+class Submit(_Request, frozen=True):
+    """Plan, place and start ``INSERT INTO sink SELECT ...``. Answered when its operators run."""
+
+    sql: str
+
+
+class Queries(_Request, frozen=True):
+    """The queries of all nodes that can be reached."""
+
+
+class Operators(_Request, frozen=True):
+    """The fragments of all queries, and how they do."""
+
+
+class Explain(_Request, frozen=True):
+    """Why each operator of ``query`` is where it is."""
+
+    query: str
+
+
+class Migrate(_Request, frozen=True):
+    """Move a fragment to ``node``. Answered when it runs there."""
+
+    fragment: str
+    node: str
+
+
+class Cancel(_Request, frozen=True):
+    """End a query and delete its operators' state. What its sink wrote stays."""
+
+    query: str
+
+
+class Watch(_Request, frozen=True, tag="events"):
+    """The latest events of this node, an answer each, and those to come if ``follow``."""
+
+    follow: bool = False
+
+
+Request = (
+    Join
+    | Leave
+    | Status
+    | Nodes
+    | Latency
+    | Nearest
+    | Emulate
+    | Submit
+    | Queries
+    | Operators
+    | Explain
+    | Migrate
+    | Cancel
+    | Watch
+)
+
+
+# --- replies
+
+
+class Done(msgspec.Struct, frozen=True):
+    """Carried out; ``message`` says what, in one line."""
+
+    message: str
+
+
+class StatusReply(msgspec.Struct, frozen=True):
+    """``peers`` are the names of the other members, ``operators`` the fragments that this node hosts.
+
+    ``load`` is the load average per core. ``counters`` count datagrams and requests by fate and kind.
+    """
+
+    name: str
+    node_id: str
+    address: str
+    version: str
+    coordinate: Coordinate
+    load: float
+    accepts_operators: bool
+    peers: tuple[str, ...]
+    operators: tuple[str, ...]
+    engine: str
+    uptime_s: float
+    counters: dict[str, int]
+
+
+class NodeInfo(msgspec.Struct, frozen=True):
+    """A member as this node sees it; the round trips are from this node to it."""
+
+    name: str
+    node_id: str
+    address: str
+    status: str
+    coordinate: Coordinate
+    load: float
+    accepts_operators: bool
+    predicted_rtt_ms: float
+    measured_rtt_ms: float | None
+
+
+class NodesReply(msgspec.Struct, frozen=True):
+    nodes: tuple[NodeInfo, ...]
+
+
+class LatencyReply(msgspec.Struct, frozen=True):
+    """``measured_rtt_ms``: filtered round trip between the two, None if neither could tell; ``error`` is relative."""
+
+    a: str
+    b: str
+    predicted_rtt_ms: float
+    measured_rtt_ms: float | None
+    samples: int
+    error: float
+
+
+class SubmitReply(msgspec.Struct, frozen=True):
+    query_id: str
+
+
+class QueryInfo(msgspec.Struct, frozen=True):
+    """``keeper`` is the name of the node that keeps it, the owner of its sink.
+
+    ``state``: placing, running, moving, finished, failed or cancelled.
+    """
+
+    query_id: str
+    state: str
+    keeper: str
+    fragments: int
+    submitted_s: float
+    sql: str
+    error: str | None = None
+
+
+class QueriesReply(msgspec.Struct, frozen=True):
+    queries: tuple[QueryInfo, ...]
+
+
+class OperatorInfo(msgspec.Struct, frozen=True):
+    """A fragment: where it is, under which generation, and what was measured at its links."""
+
+    fragment_id: str
+    query_id: str
+    kind: str
+    node: str
+    generation: int
+    state: str
+    input_rate_bytes_per_s: float = 0.0
+    input_rate_rows_per_s: float = 0.0
+    output_rate_bytes_per_s: float = 0.0
+    output_rows: int = 0
+    late_rows: int = 0
+    state_bytes: int = 0
+    selectivity: float | None = None
+    watermark_ms: int | None = None
+    error: str | None = None
+
+
+class OperatorsReply(msgspec.Struct, frozen=True):
+    operators: tuple[OperatorInfo, ...]
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A host that an operator could have; costs in bytes in transit, of the whole plan.
+
+    ``measured`` is False where a round trip that the measured cost needs had to be predicted.
+    """
+
+    node: str
+    load: float
+    predicted_cost: float
+    measured_cost: float
+    measured: bool
+
+
+class OperatorExplanation(msgspec.Struct, frozen=True):
+    """Why a fragment is where it is. Pinned ones have no candidates; ``candidates`` ascend by measured cost."""
+
+    fragment_id: str
+    kind: str
+    node: str
+    pinned: bool
+    sql: str
+    reason: str
+    virtual_point_ms: tuple[float, ...] | None = None
+    candidates: tuple[Candidate, ...] = ()
+    cost: float | None = None
+    runner_up: str | None = None
+    runner_up_cost: float | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Usages are in bytes in transit, without load: of this placement, and of everything at the consumer."""
+
+    query_id: str
+    sql: str
+    operators: tuple[OperatorExplanation, ...]
+    network_usage: float | None = None
+    network_usage_at_consumer: float | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened at ``node``. ``time_s`` is in seconds since the epoch, ``fields`` are by kind.
+
+    ``sequence`` counts from 0 at each start of the daemon.
+    """
+
+    sequence: int
+    time_s: float
+    node: str
+    kind: str
+    fields: dict[str, Any] = {}
+
+
+REPLIES: dict[type[Request], type[msgspec.Struct]] = {
+    Join: Done,
+    Leave: Done,
+    Status: StatusReply,
+    Nodes: NodesReply,
+    Latency: LatencyReply,
+    Nearest: NodesReply,
+    Emulate: Done,
+    Submit: SubmitReply,
+    Queries: QueriesReply,
+    Operators: OperatorsReply,
+    Explain: Explanation,
+    Migrate: Done,
+    Cancel: Done,
+    Watch: Event,
+}
