@@ -82,7 +82,8 @@ def parse_columns(ddl: str) -> dict[str, str]:
     except (SqlglotError, RecursionError):
         raise QueryError(f"the schema '{_one_line(ddl)}' cannot be read; {remedy}") from None
     columns: dict[str, str] = {}
-    definitions = table.this.expressions if table is not None and isinstance(table.this, exp.Schema) else []
+    whole = table is not None and isinstance(table.this, exp.Schema) and table.args.get("expression") is None
+    definitions = table.this.expressions if table is not None and whole else []
     for definition in definitions:
         if not isinstance(definition, exp.ColumnDef) or definition.args.get("kind") is None:
             raise QueryError(f"the schema '{_one_line(ddl)}' has no type for '{render(definition)}'; {remedy}")

@@ -113,7 +113,7 @@ def _without_false_key(conjunct: exp.Expr, times: set[str]) -> list[exp.Expr]:
     """An equality of one side's event time with anything but the other's, as two inequalities.
 
     Spark takes an equality for a key, and if one side of it has a watermark, drops all state with a key below the
-    watermark, on both sides. With ``l.ts = r.ts - INTERVAL 1 HOUR`` that loses rows: later ``r`` match ``l`` an hour older.
+    watermark, on both sides. With ``l.ts = r.ts - INTERVAL 1 HOUR`` that loses rows: later ``r`` match older ``l``.
     """
     names = {bare(conjunct.this), bare(conjunct.expression)} if isinstance(conjunct, exp.EQ) else set()
     if not names & times or names == times:

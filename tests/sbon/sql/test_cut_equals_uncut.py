@@ -25,14 +25,17 @@ NEAR = "f.origin = w.origin AND f.ts BETWEEN w.ts AND w.ts + INTERVAL 59 MINUTES
 BAD_WEATHER = "w.visib < 5 OR w.wind_speed > 15 OR w.precip > 0"
 
 QUERIES = {
-    "filter": "SELECT origin, dep_delay FROM flights WHERE dep_delay > 15 AND carrier IN ('AA', 'DL') AND dest LIKE 'L%'",
+    "filter": """
+        SELECT origin, dep_delay FROM flights WHERE dep_delay > 15 AND carrier IN ('AA', 'DL') AND dest LIKE 'L%'""",
     "expressions": """
-        SELECT upper(f.carrier) AS who, dep_delay / 60 AS hours, CASE WHEN dep_delay > 0 THEN 'late' ELSE 'ok' END AS how,
+        SELECT upper(f.carrier) AS who, dep_delay / 60 AS hours,
+               CASE WHEN dep_delay > 0 THEN 'late' ELSE 'ok' END AS how,
                date_trunc('hour', ts) AS h, coalesce(dep_delay, -1) AS d, CAST(dep_delay AS INT) AS i, seats DIV 7 AS s,
                seats % 7 = 1 OR dest <=> NULL AS odd, hour(ts) AS hh, ts + INTERVAL 90 MINUTES AS later,
                -seats AS m, NOT seats > 100 AS small, substring(dest, 1, 2) AS du, dest || '-' || origin AS pair,
                round(dep_delay, 1) AS r, extract(MINUTE FROM ts) AS mi, date_format(ts, 'yyyy-MM') AS ym,
-               timestampdiff(MINUTE, TIMESTAMP '2013-07-01', ts) AS since, dest RLIKE '^[A-L]' AS re, concat_ws('/', dest, carrier) AS cc
+               timestampdiff(MINUTE, TIMESTAMP '2013-07-01', ts) AS since, dest RLIKE '^[A-L]' AS re,
+               concat_ws('/', dest, carrier) AS cc
         FROM flights f WHERE NOT (dep_delay IS NULL) AND hour(ts) BETWEEN 6 AND 20""",
     "star": "SELECT * FROM STREAM flights WHERE seats IS NOT NULL",
     "stars of a join": f"SELECT w.*, f.seats FROM flights f JOIN weather w ON {NEAR}",
@@ -52,12 +55,13 @@ QUERIES = {
         SELECT place FROM (SELECT ts, origin AS place FROM flights UNION ALL SELECT ts, origin FROM weather)
         WHERE place <> 'LGA' AND hour(ts) < 12""",
     "window": """
-        SELECT window.start AS s, window.end AS e, origin, count(*) AS n, avg(dep_delay) AS mean, max(dep_delay) AS worst,
-               sum(seats) AS seats, min(ts) AS first_ts, stddev(dep_delay) AS sd, count_if(dep_delay > 15) AS late,
+        SELECT window.start AS s, window.end AS e, origin, count(*) AS n, avg(dep_delay) AS mean,
+               max(dep_delay) AS worst, sum(seats) AS seats, min(ts) AS first_ts, stddev(dep_delay) AS sd, count_if(dep_delay > 15) AS late,
                count(*) FILTER (WHERE carrier = 'AA') AS american, approx_count_distinct(dest) AS dests
         FROM flights GROUP BY window(ts, '3 hours'), origin""",
     "sliding window": """
-        SELECT window, count(dep_delay) AS n FROM flights WHERE origin = 'JFK' GROUP BY window(ts, '1 hour', '30 minutes')""",
+        SELECT window, count(dep_delay) AS n FROM flights
+        WHERE origin = 'JFK' GROUP BY window(ts, '1 hour', '30 minutes')""",
     "window with an offset": """
         SELECT window(ts, '1 hour', '1 hour', '15 minutes').start AS s, count(*) AS n FROM flights
         GROUP BY window(ts, '1 hour', '1 hour', '15 minutes')""",
@@ -79,7 +83,8 @@ QUERIES = {
         SELECT window.end AS e, count(*) AS n FROM flights GROUP BY window(ts, '6 hours')
         UNION ALL SELECT window.end, count(*) FROM bags GROUP BY window(seen_at, '6 hours')""",
     "join": f"SELECT f.ts, f.dest, w.visib FROM flights f JOIN weather w ON {NEAR} WHERE {BAD_WEATHER}",
-    "join in WHERE": f"SELECT f.ts, w.precip + f.dep_delay AS x FROM flights f, weather w WHERE {NEAR} AND f.seats > w.visib",
+    "join in WHERE": f"""
+        SELECT f.ts, w.precip + f.dep_delay AS x FROM flights f, weather w WHERE {NEAR} AND f.seats > w.visib""",
     "self join": """
         SELECT a.ts AS a, b.ts AS b, a.dest FROM flights a JOIN flights b
         ON a.dest = b.dest AND a.carrier < b.carrier AND b.ts > a.ts - INTERVAL 20 MINUTES AND b.ts <= a.ts""",
@@ -106,8 +111,12 @@ QUERIES = {
         ON f.origin = h.origin AND f.ts >= h.s AND f.ts < h.s + INTERVAL 1 HOUR WHERE h.n > 2""",
     "union of a join and a stream": f"""
         WITH bad AS (SELECT f.ts, f.origin AS place FROM flights f JOIN weather w ON {NEAR} WHERE {BAD_WEATHER})
-        SELECT window.start AS s, place, count(*) AS n FROM (SELECT * FROM bad UNION ALL SELECT seen_at, airport FROM bags)
+        SELECT window.start AS s, place, count(*) AS n
+        FROM (SELECT * FROM bad UNION ALL SELECT seen_at, airport FROM bags)
         GROUP BY window(ts, '4 hours'), place""",
+    "equalities of event times": """
+        SELECT f.ts, b.weight FROM flights f JOIN bags b ON f.origin = b.airport AND f.ts = b.seen_at + INTERVAL 30 SECONDS
+        UNION ALL SELECT a.ts, b.seats FROM flights a JOIN flights b ON a.ts = b.ts AND a.origin = b.origin""",
     "constants": "SELECT 1 AS one, 'x' AS kind, ts FROM flights UNION ALL SELECT 2, 'y', ts FROM weather WHERE 1 = 1",
 }
 
