@@ -46,10 +46,14 @@ class Events:
         """The latest events, oldest first."""
         return list(self._history)
 
-    def follow(self, *, from_start: bool = False) -> Follower:
-        """Events from now on, or from the start of the history: ``async for event in events.follow(): ...``."""
+    def follow(self, *, from_start: bool = False, forever: bool = True) -> Follower:
+        """Events from now on, or from the start of the history: ``async for event in events.follow(): ...``.
+
+        Unless ``forever``, it ends with the latest event.
+        """
         oldest = self._history[0].sequence if self._history else self._next_sequence
-        return Follower(self, oldest if from_start else self._next_sequence)
+        start = oldest if from_start else self._next_sequence
+        return Follower(self, start, None if forever else self._next_sequence)
 
     async def _next_from(self, sequence: int) -> Event:
         while sequence >= self._next_sequence:
@@ -61,14 +65,17 @@ class Events:
 
 
 class Follower(AsyncIterator[Event]):
-    """One reader's place in the history. It never ends by itself."""
+    """One reader's place in the history, up to ``end`` (a sequence number) if there is one."""
 
-    def __init__(self, events: Events, sequence: int) -> None:
+    def __init__(self, events: Events, sequence: int, end: int | None) -> None:
         self._events = events
         self._sequence = sequence
+        self._end = end
 
     async def __anext__(self) -> Event:
         await trio.lowlevel.checkpoint()
+        if self._end is not None and self._sequence >= self._end:
+            raise StopAsyncIteration
         event = await self._events._next_from(self._sequence)
         self._sequence = event.sequence + 1
         return event

@@ -1,0 +1,133 @@
+"""The UDP shell of :class:`overlay.node.Overlay`: a socket, a clock, and whoever wants to hear what happened."""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+from collections.abc import Callable
+
+import trio
+
+from daemon.emulation import DelayLine, Emulation
+from overlay.events import Event, Joined, JoinFailed
+from overlay.node import Overlay
+from overlay.records import Address, NodeRecord
+from overlay.wire import MAX_DATAGRAM_BYTES
+from sbon.errors import SbonError, UnavailableError
+
+log = logging.getLogger("sbon.datagrams")
+
+
+class DatagramShell:
+    """Drives one overlay node. Its verbs are :meth:`join`, :meth:`leave` and :meth:`settle`, for after other verbs.
+
+    ``on_event`` is called for everything that happens, in order; it must not block.
+    """
+
+    def __init__(
+        self,
+        overlay: Overlay,
+        udp_socket: socket.socket,
+        on_event: Callable[[Event], None],
+        emulation: Emulation | None = None,
+    ) -> None:
+        """``udp_socket`` is bound and non-blocking; it is closed by the caller."""
+        self.overlay = overlay
+        self._socket = udp_socket
+        self._on_event = on_event
+        self._emulation = emulation
+        self._delay_line = DelayLine(self._send)
+        self._sleep = trio.CancelScope()
+        self._deadline = -math.inf
+        self._joins: dict[Address, tuple[trio.Event, list[Joined | JoinFailed]]] = {}
+
+    # --- verbs
+
+    async def join(self, address: Address) -> NodeRecord:
+        """Enter the overlay of the node at ``address``; returns that node once it has agreed.
+
+        Raises UnavailableError if it is not there, or refuses.
+        """
+        resolved = await self._resolve(address)
+        done, outcome = self._joins.setdefault(resolved, (trio.Event(), []))
+        self.overlay.join(resolved, trio.current_time())
+        self.settle()
+        await done.wait()
+        result = outcome[0]
+        if isinstance(result, JoinFailed):
+            raise UnavailableError(f"cannot join {address[0]}:{address[1]}: {result.reason}")
+        return result.record
+
+    def leave(self) -> None:
+        """Say goodbye; see :meth:`Overlay.leave`."""
+        self.overlay.leave(trio.current_time())
+        self.settle()
+
+    def settle(self) -> None:
+        """Send what the overlay wants sent, tell what happened, and be woken when it asks."""
+        now = trio.current_time()
+        for data, address in self.overlay.datagrams_to_send(now):
+            delay_s = 0.0 if self._emulation is None else self._emulation.one_way_s_to_address(address)
+            if delay_s == 0.0:
+                self._send(data, address)
+            elif not self._delay_line.put(data, address, delay_s):
+                self.overlay.counters["dropped.delay_line_full"] += 1
+        for event in self.overlay.events():
+            self._tell(event)
+        timer = self.overlay.next_timer()
+        self._deadline = math.inf if timer is None else timer
+        self._sleep.deadline = self._deadline
+
+    async def _resolve(self, address: Address) -> Address:
+        try:
+            found = await trio.socket.getaddrinfo(*address, self._socket.family, socket.SOCK_DGRAM)
+        except OSError as error:
+            raise SbonError(f"cannot find {address[0]}: {error.strerror}: give a host name or an address") from error
+        host, port = found[0][4][:2]
+        return str(host), int(port)
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Joined | JoinFailed):
+            waiting = self._joins.pop(event.address, None)
+            if waiting is not None:
+                waiting[1].append(event)
+                waiting[0].set()
+        self._on_event(event)
+
+    def _send(self, data: bytes, address: Address) -> None:
+        """UDP may lose datagrams, and so may we: one that cannot be sent now is dropped and counted."""
+        try:
+            self._socket.sendto(data, address)
+        except OSError as error:
+            self.overlay.counters["dropped.send_failed"] += 1
+            log.debug("cannot send to %s:%d: %s", *address, error.strerror)
+
+    # --- tasks
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Receive, and wake the overlay when it asks, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._receive)
+            nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._delay_line.run)
+            task_status.started()
+
+    async def _receive(self) -> None:
+        # A duplicate: trio closes what it is given, and sending goes on without trio.
+        with trio.socket.from_stdlib_socket(self._socket.dup()) as receiving:
+            while True:
+                try:
+                    data, source = await receiving.recvfrom(MAX_DATAGRAM_BYTES + 1)
+                except OSError as error:  # an ICMP error of an earlier datagram, for example
+                    log.debug("receiving failed: %s", error.strerror)
+                    continue
+                self.overlay.receive(data, source[:2], trio.current_time())
+                self.settle()
+
+    async def _keep_time(self) -> None:
+        while True:
+            with trio.CancelScope(deadline=self._deadline) as self._sleep:
+                await trio.sleep_forever()
+            self.overlay.handle_timer(trio.current_time())
+            self.settle()

@@ -1,0 +1,89 @@
+"""What a node keeps of itself over restarts: its key, its last boot id, and whom it knew."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from daemon.folder_transfer import sync_folder
+from overlay.identity import Identity
+from overlay.records import Address
+from sbon.errors import SbonError
+
+KEY_FILE = "identity.key"
+BOOT_FILE = "boot"
+MEMBERS_FILE = "members.json"
+LOCK_FILE = "lock"
+MAX_KEPT_MEMBERS = 64
+
+
+class StateFolder:
+    """A node's state directory, locked against a second daemon for as long as this object lives."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises SbonError if the folder cannot be used or another daemon uses it."""
+        self._folder = folder
+        try:
+            folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise SbonError(f"cannot use the state directory {folder}: {error.strerror}: set node.state_dir") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise SbonError(
+                f"another daemon uses the state directory {folder}: stop it, or set node.state_dir to another folder"
+            ) from None
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def identity(self) -> Identity:
+        """The node's key pair, made at the first start. Raises SbonError if the file is damaged."""
+        file = self._folder / KEY_FILE
+        try:
+            return Identity.from_private_bytes(file.read_bytes())
+        except FileNotFoundError:
+            identity = Identity.generate()
+            write_durably(file, identity.private_bytes(), mode=0o600)
+            return identity
+        except ValueError as error:
+            raise SbonError(f"{file} is not a key ({error}): restore it, or delete it to become a new node") from error
+
+    def next_boot_id(self, now_ms: int) -> int:
+        """``now_ms``, but more than ever before, even if the clock went back."""
+        file = self._folder / BOOT_FILE
+        try:
+            last = int(file.read_text())
+        except (FileNotFoundError, ValueError):
+            last = 0
+        boot_id = max(now_ms, last + 1)
+        write_durably(file, str(boot_id).encode())
+        return boot_id
+
+    def keep_members(self, addresses: Iterable[Address]) -> None:
+        """Remember whom to join at the next start; nobody after a leave."""
+        write_durably(self._folder / MEMBERS_FILE, msgspec.json.encode(list(addresses)[:MAX_KEPT_MEMBERS]))
+
+    def kept_members(self) -> list[Address]:
+        try:
+            return msgspec.json.decode((self._folder / MEMBERS_FILE).read_bytes(), type=list[tuple[str, int]])
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return []
+
+
+def write_durably(file: Path, data: bytes, mode: int = 0o640) -> None:
+    """Replace ``file`` so that a crash leaves the old content or the new, never a part."""
+    temporary = file.with_name(f".{file.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with open(descriptor, "wb") as stream:  # noqa: PTH123 (a descriptor)
+        stream.write(data)
+        stream.flush()
+        os.fsync(descriptor)
+    temporary.rename(file)
+    sync_folder(file.parent)
