@@ -406,8 +406,10 @@ class Overlay:
         self._happened(self._membership.merge(record, now))
         self._prober.heard(record.node_id)
         known = self._membership.get(record.node_id)
-        if known is not None and known.status is not Status.ALIVE and known.version == record.version:
-            # It does not know that it is suspected: tell it, so that it can refute that.
+        if known is None or not known.supersedes(record):
+            return
+        if known.status is not Status.ALIVE or known.boot_id > record.boot_id:
+            # It does not know that it is suspected, or that it once had a higher boot id: tell it, so that it refutes.
             self._queue(Gossip((known,)), record.address)
 
     def _answer_join(self, envelope: Envelope, body: Join, source: Address, now: float) -> None:
