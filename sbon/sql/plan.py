@@ -44,6 +44,9 @@ def plan_query(text: str, query_id: str, catalog: Catalog) -> QueryPlan:
         _check_outputs(outputs)
         cutter = Cutter(query_id)
         cutter.cut(push_filters(plan), outputs, sink)
+    except QueryError as refusal:
+        # Quoted names and literals may hold anything, line breaks too.
+        raise QueryError(" ".join(str(refusal).split())) from None
     except RecursionError:
         raise QueryError("the query is nested too deeply; flatten it") from None
     owners = {

@@ -56,7 +56,8 @@ QUERIES = {
         WHERE place <> 'LGA' AND hour(ts) < 12""",
     "window": """
         SELECT window.start AS s, window.end AS e, origin, count(*) AS n, avg(dep_delay) AS mean,
-               max(dep_delay) AS worst, sum(seats) AS seats, min(ts) AS first_ts, stddev(dep_delay) AS sd, count_if(dep_delay > 15) AS late,
+               max(dep_delay) AS worst, sum(seats) AS seats, min(ts) AS first_ts, stddev(dep_delay) AS sd,
+               count_if(dep_delay > 15) AS late,
                count(*) FILTER (WHERE carrier = 'AA') AS american, approx_count_distinct(dest) AS dests
         FROM flights GROUP BY window(ts, '3 hours'), origin""",
     "sliding window": """
@@ -115,7 +116,8 @@ QUERIES = {
         FROM (SELECT * FROM bad UNION ALL SELECT seen_at, airport FROM bags)
         GROUP BY window(ts, '4 hours'), place""",
     "equalities of event times": """
-        SELECT f.ts, b.weight FROM flights f JOIN bags b ON f.origin = b.airport AND f.ts = b.seen_at + INTERVAL 30 SECONDS
+        SELECT f.ts, b.weight FROM flights f JOIN bags b ON f.origin = b.airport
+        AND f.ts = b.seen_at + INTERVAL 30 SECONDS
         UNION ALL SELECT a.ts, b.seats FROM flights a JOIN flights b ON a.ts = b.ts AND a.origin = b.origin""",
     "constants": "SELECT 1 AS one, 'x' AS kind, ts FROM flights UNION ALL SELECT 2, 'y', ts FROM weather WHERE 1 = 1",
 }

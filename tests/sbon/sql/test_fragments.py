@@ -47,8 +47,8 @@ def test_every_plan_is_a_sound_dag(case: list[str]) -> None:
         assert spec.stateful == (spec.kind in (FragmentKind.JOIN, FragmentKind.AGGREGATE))
         assert (spec.stream is not None) == (spec.kind == FragmentKind.SOURCE)
         assert (spec.sink is not None) == (spec.kind == FragmentKind.SINK)
-        assert 0 <= spec.watermark_lag_ms
-        assert 0 < spec.selectivity
+        assert spec.watermark_lag_ms >= 0
+        assert spec.selectivity > 0
         seen.add(spec.fragment_id)
     assert plan.fragments[-1].kind == FragmentKind.SINK
     assert set(plan.owners) == {spec.fragment_id for spec in plan.fragments if spec.pinned}

@@ -1,4 +1,4 @@
-"""Interval arithmetic against brute force over small times: what is said about later rows has to hold for all of them."""
+"""Interval arithmetic against brute force over small times: what is said of later rows has to hold for all."""
 
 from __future__ import annotations
 
