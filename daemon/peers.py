@@ -1,0 +1,221 @@
+"""Nodes as the query side sees them: asked by id, this node among them, and what measured paths cost.
+
+A request to this node goes to its own handler without a socket, so that nothing else has to know where a keeper or a
+host is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import trio
+
+from daemon.query_messages import Latencies, MeasureLatency
+from overlay.identity import NodeId
+from overlay.records import Address, NodeRecord
+from sbon.coordinate import Coordinate, origin
+from sbon.cost_space import LOAD_SCALE_MS
+from sbon.errors import SbonError, UnavailableError
+from sbon.placement.problem import CostView
+
+M = TypeVar("M", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
+
+REQUEST_TIMEOUT_S = 10.0
+#: How long a node probes a path that it was asked about and never measured.
+PROBE_PATIENCE_S = 3.0
+_PROBE_POLL_S = 0.05
+#: Paths that one request may ask about.
+MAX_PATHS = 1000
+
+
+class Overlay(Protocol):
+    """What is needed of :class:`overlay.node.Overlay`."""
+
+    @property
+    def record(self) -> NodeRecord: ...
+    @property
+    def coordinate(self) -> Coordinate: ...
+    def members(self) -> list[NodeRecord]: ...
+    def find(self, name_or_id: str) -> NodeRecord | None: ...
+    def measured_rtt_ms(self, node_id: NodeId) -> float | None: ...
+    def search(self, objective: Callable[[NodeRecord], float], k: int) -> list[NodeRecord]: ...
+
+
+class Requests(Protocol):
+    """What is needed of :class:`daemon.requests.PeerRequests`."""
+
+    def handle(self, message_type: type[M], handler: Callable[[M, NodeId], Awaitable[msgspec.Struct]]) -> None: ...
+    def handle_folder(
+        self, message_type: type[M], handler: Callable[[M, NodeId, Path], Awaitable[msgspec.Struct]]
+    ) -> None: ...
+    async def request(
+        self, node: NodeRecord | Address, message: msgspec.Struct, reply_type: type[R], timeout_s: float = ...
+    ) -> R: ...
+    async def send_folder(
+        self,
+        node: NodeRecord | Address,
+        message: msgspec.Struct,
+        folder: Path,
+        reply_type: type[R],
+        timeout_s: float = ...,
+    ) -> R: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Answers of those who answered, by node id, and the names of those who did not."""
+
+    answers: dict[NodeId, Any]
+    silent: tuple[str, ...]
+
+
+class Peers:
+    """Requests to nodes by id. ``probe_soon`` makes the overlay's shell probe a member out of turn."""
+
+    def __init__(self, overlay: Overlay, requests: Requests, probe_soon: Callable[[NodeId], None]) -> None:
+        self.overlay = overlay
+        self._requests = requests
+        self._probe_soon = probe_soon
+        self._own_handlers: dict[type[msgspec.Struct], Callable[[Any, NodeId], Awaitable[Any]]] = {}
+        self.handle(MeasureLatency, self._measure_for)
+
+    @property
+    def node_id(self) -> NodeId:
+        return self.overlay.record.node_id
+
+    def name(self, node_id: NodeId) -> str:
+        """For people; the id itself if the node is not known now."""
+        record = self.overlay.find(node_id)
+        return node_id if record is None else record.name
+
+    def record(self, node_id: NodeId) -> NodeRecord:
+        """Raises UnavailableError if the node is not there now."""
+        record = self.overlay.find(node_id)
+        if record is None:
+            raise UnavailableError(f"node {node_id} is not in the overlay now: wait until it is back, see `sbon nodes`")
+        return record
+
+    def handle(self, message_type: type[M], handler: Callable[[M, NodeId], Awaitable[msgspec.Struct]]) -> None:
+        """Answer ``message_type`` with ``await handler(message, sender_id)``, whoever asks."""
+        self._own_handlers[message_type] = handler
+        self._requests.handle(message_type, handler)
+
+    def handle_folder(
+        self, message_type: type[M], handler: Callable[[M, NodeId, Path], Awaitable[msgspec.Struct]]
+    ) -> None:
+        """As :meth:`handle`, for messages that travel with a folder. They are never sent to oneself."""
+        self._requests.handle_folder(message_type, handler)
+
+    async def ask(
+        self, node_id: NodeId, message: msgspec.Struct, reply_type: type[R], timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> R:
+        """The answer of a node. Raises UnavailableError if there is none, or the SbonError that it answers with."""
+        if node_id != self.node_id:
+            return await self._requests.request(self.record(node_id), message, reply_type, timeout_s)
+        with trio.move_on_after(timeout_s):
+            reply = await self._own_handlers[type(message)](message, node_id)
+            assert isinstance(reply, reply_type)
+            return reply
+        raise UnavailableError(
+            f"{type(message).__name__} took longer than {timeout_s:g} s here: is the host overloaded?"
+        )
+
+    async def send_folder(
+        self, node_id: NodeId, message: msgspec.Struct, folder: Path, reply_type: type[R], timeout_s: float
+    ) -> R:
+        """As :meth:`ask`, with all that is in ``folder``."""
+        return await self._requests.send_folder(self.record(node_id), message, folder, reply_type, timeout_s)
+
+    async def gather(
+        self,
+        message: msgspec.Struct,
+        reply_type: type[R],
+        node_ids: Iterable[NodeId] | None = None,
+        timeout_s: float = 5.0,
+    ) -> Gathered:
+        """Ask many nodes at once; None: all of them, this one first."""
+        if node_ids is None:
+            node_ids = [self.node_id, *(member.node_id for member in self.overlay.members())]
+        asked = list(dict.fromkeys(node_ids))
+        answers: dict[NodeId, R] = {}
+
+        async def ask_one(node_id: NodeId) -> None:
+            with suppress(SbonError):  # then it is among the silent ones
+                answers[node_id] = await self.ask(node_id, message, reply_type, timeout_s)
+
+        async with trio.open_nursery() as nursery:
+            for node_id in asked:
+                nursery.start_soon(ask_one, node_id)
+        silent = tuple(self.name(node_id) for node_id in asked if node_id not in answers)
+        return Gathered({node_id: answers[node_id] for node_id in asked if node_id in answers}, silent)
+
+    # --- what paths cost
+
+    async def measure(self, pairs: Iterable[tuple[NodeId, NodeId]]) -> dict[tuple[NodeId, NodeId], float]:
+        """Filtered round trips, in ms, of as many of the pairs as their first ends can measure within seconds."""
+        wanted: dict[NodeId, list[NodeId]] = {}
+        for a, b in pairs:
+            # Where this node is an end it asks itself: one request less, and it is probably known already.
+            source, target = (b, a) if b == self.node_id else (a, b)
+            wanted.setdefault(source, []).append(target)
+        known: dict[tuple[NodeId, NodeId], float] = {}
+
+        async def ask_one(source: NodeId, targets: list[NodeId]) -> None:
+            message = MeasureLatency(tuple(targets[:MAX_PATHS]))
+            try:
+                reply = await self.ask(source, message, Latencies, PROBE_PATIENCE_S + 5.0)
+            except SbonError:
+                return  # predictions stand in
+            known.update({(source, target): rtt_ms for target, rtt_ms in reply.rtt_ms.items()})
+
+        async with trio.open_nursery() as nursery:
+            for source, targets in wanted.items():
+                nursery.start_soon(ask_one, source, targets)
+        return known
+
+    async def _measure_for(self, message: MeasureLatency, _sender: NodeId) -> Latencies:
+        node_ids = message.node_ids[:MAX_PATHS]
+        unknown = [node_id for node_id in node_ids if self.overlay.measured_rtt_ms(node_id) is None]
+        for node_id in unknown:
+            self._probe_soon(node_id)
+        with trio.move_on_after(PROBE_PATIENCE_S):
+            for node_id in unknown:
+                while self._may_be_measured(node_id):  # noqa: ASYNC110 - the overlay has no event for it
+                    await trio.sleep(_PROBE_POLL_S)
+        measured = ((node_id, self.overlay.measured_rtt_ms(node_id)) for node_id in node_ids)
+        return Latencies({node_id: rtt_ms for node_id, rtt_ms in measured if rtt_ms is not None})
+
+    def _may_be_measured(self, node_id: NodeId) -> bool:
+        return self.overlay.measured_rtt_ms(node_id) is None and self.overlay.find(node_id) is not None
+
+    def cost_view(
+        self, measured: Mapping[tuple[NodeId, NodeId], float], load_scale_ms: float = LOAD_SCALE_MS
+    ) -> CostView:
+        """What is known here, with ``measured`` round trips of other nodes; nodes that have gone are at the origin."""
+        own = self.overlay.record
+        records = {record.node_id: record for record in [own, *self.overlay.members()]}
+        coordinate = self.overlay.coordinate
+
+        def coordinate_of(node_id: NodeId) -> Coordinate:
+            if node_id == own.node_id:
+                return coordinate
+            record = records.get(node_id)
+            return origin(coordinate.dimensions) if record is None else record.coordinate
+
+        def measured_rtt_ms(a: NodeId, b: NodeId) -> float | None:
+            known = measured.get((a, b))
+            if known is None and a == own.node_id:
+                return self.overlay.measured_rtt_ms(b)
+            return known
+
+        def load_of(node_id: NodeId) -> float:
+            record = records.get(node_id)
+            return 0.0 if record is None else record.load
+
+        return CostView(coordinate_of, measured_rtt_ms, load_of, load_scale_ms)

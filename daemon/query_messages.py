@@ -1,0 +1,317 @@
+"""What daemons say to each other about queries (requests of :mod:`daemon.requests`), and what they write down.
+
+Roles: the *keeper* of a query is the daemon that owns its sink; it keeps the query's record and grants generations. A
+*host* runs fragments. Whoever is asked to *submit*, *migrate* or *cancel* finds the keeper and passes it on. Everything
+about one fragment carries its generation, and both sides refuse lower ones (DESIGN: Ownership).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from sbon.engine_messages import FragmentStatus
+from sbon.fragment import FragmentSpec
+from sbon.network_usage import Link
+from sbon.placement.full_optimizer import OperatorChoice
+from sbon.streams import SinkSpec, StreamSpec
+
+FlightAddress = tuple[str, int]
+
+
+class Location(msgspec.Struct, frozen=True):
+    """Where a fragment runs, and under which generation. ``flight_address`` is None until its engine is up."""
+
+    fragment_id: str
+    generation: int
+    node_id: str
+    flight_address: FlightAddress | None = None
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """All that a host needs to run a fragment under ``generation``.
+
+    ``keeper`` is a node id; ``port_schemas`` are in the order of ``spec.ports``; ``consumers`` are the cursors on the
+    fragment's link log; ``producers`` is where its ports were last known to be fed from.
+    """
+
+    spec: FragmentSpec
+    generation: int
+    keeper: str
+    port_schemas: tuple[str, ...] = ()
+    consumers: tuple[str, ...] = ()
+    producers: tuple[Location, ...] = ()
+
+    @property
+    def fragment_id(self) -> str:
+        return self.spec.fragment_id
+
+    @property
+    def query_id(self) -> str:
+        return self.spec.query_id
+
+
+# --- what a node has
+
+
+class Describe(msgspec.Struct, frozen=True):
+    """Which streams and sinks does the node own?"""
+
+
+class Description(msgspec.Struct, frozen=True):
+    streams: tuple[StreamSpec, ...]
+    sinks: tuple[SinkSpec, ...]
+
+
+class MeasureLatency(msgspec.Struct, frozen=True):
+    """What are the round trips from the node to these? It probes those that it never measured, for some seconds."""
+
+    node_ids: tuple[str, ...]
+
+
+class Latencies(msgspec.Struct, frozen=True):
+    """Filtered round trips by node id, without those that could not be measured."""
+
+    rtt_ms: dict[str, float]
+
+
+# --- to hosts
+
+
+class PrepareEngine(msgspec.Struct, frozen=True):
+    """Have an engine running. Answered when it is up."""
+
+
+class HostFragment(msgspec.Struct, frozen=True):
+    """Start a new fragment. Answered when it runs."""
+
+    assignment: Assignment
+
+
+class Hosted(msgspec.Struct, frozen=True):
+    flight_address: FlightAddress
+    output_schema: str
+
+
+class ReleaseFragment(msgspec.Struct, frozen=True):
+    """Stop the fragment and delete its folder, if its generation there is not above ``generation``."""
+
+    fragment_id: str
+    generation: int
+
+
+class ConnectTo(msgspec.Struct, frozen=True):
+    """A producer of ``consumer`` runs at ``producer`` now."""
+
+    consumer: str
+    producer: Location
+
+
+# --- to keepers
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """May the sender run this fragment under this generation? The one compare-and-set that decides ownership.
+
+    From the owner it revokes a move that has not been committed; from the target of such a move, which by then has the
+    fragment's folder durably, it commits the move.
+    """
+
+    query_id: str
+    fragment_id: str
+    generation: int
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """``assignment`` is None if the claim is refused for good: the claimant deletes what it has of the fragment."""
+
+    assignment: Assignment | None
+
+
+class Locate(msgspec.Struct, frozen=True):
+    """Where does this fragment run?"""
+
+    query_id: str
+    fragment_id: str
+
+
+class FragmentReport(msgspec.Struct, frozen=True):
+    """A fragment that the sender runs. ``error`` is set when it cannot be started there."""
+
+    fragment_id: str
+    generation: int
+    flight_address: FlightAddress | None
+    status: FragmentStatus | None
+    error: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """How the fragments of one query do that the sender runs; every second or so, and when one starts.
+
+    ``rtt_ms`` are the sender's measured round trips to the nodes that feed them.
+    """
+
+    query_id: str
+    fragments: tuple[FragmentReport, ...]
+    rtt_ms: dict[str, float] = {}
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """``not_yours``: fragments that the sender no longer owns, or of a query that has ended."""
+
+    not_yours: tuple[str, ...] = ()
+
+
+# --- moves
+
+
+class RequestMove(msgspec.Struct, frozen=True):
+    """To the keeper: have the fragment moved to the node ``target``. Answered when it runs there."""
+
+    fragment_id: str
+    target: str
+    reason: str
+
+
+class ConductMove(msgspec.Struct, frozen=True):
+    """To the fragment's owner: move it to ``target``."""
+
+    fragment_id: str
+    generation: int
+    target: str
+    reason: str
+
+
+class AnnounceMove(msgspec.Struct, frozen=True):
+    """To the keeper, from the owner under ``generation``: may it go to ``target``? Locks the query for other moves."""
+
+    query_id: str
+    fragment_id: str
+    generation: int
+    target: str
+
+
+class MoveGranted(msgspec.Struct, frozen=True):
+    """What the target is to accept; its generation is the granted one."""
+
+    assignment: Assignment
+
+
+class AcceptFragment(msgspec.Struct, frozen=True):
+    """With the fragment's folder: take it over. Answered when it is durable at the target and the move is committed."""
+
+    assignment: Assignment
+
+
+class AwaitRunning(msgspec.Struct, frozen=True):
+    """Answered when the fragment runs at the target under ``generation`` and its first batch is done (or none came)."""
+
+    fragment_id: str
+    generation: int
+
+
+class NowRunning(msgspec.Struct, frozen=True):
+    """``batch_id`` is the last batch since the start, -1 for none. ``waited_s``: of the answer, only for a batch."""
+
+    batch_id: int
+    waited_s: float
+
+
+class MoveReport(msgspec.Struct, frozen=True):
+    """A move that was carried out; nodes by name.
+
+    ``downtime_ms``: from the stop at the source until the first batch at the target was done (until the fragment ran
+    there, if there was nothing to do). ``steps_s``: seconds of each step.
+    """
+
+    query_id: str
+    fragment_id: str
+    generation: int
+    source: str
+    target: str
+    reason: str
+    state_bytes: int
+    downtime_ms: float
+    steps_s: dict[str, float]
+
+
+class MoveDone(msgspec.Struct, frozen=True):
+    """To the keeper: the fragment runs at its new host; the lock on the query ends."""
+
+    report: MoveReport
+
+
+# --- queries as a whole
+
+
+class SubmitQuery(msgspec.Struct, frozen=True):
+    """To the owner of the query's sink."""
+
+    sql: str
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    query_id: str
+
+
+class CancelQuery(msgspec.Struct, frozen=True):
+    query_id: str
+
+
+class QueryStatus(StrEnum):
+    DEPLOYING = "deploying"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in (QueryStatus.FINISHED, QueryStatus.FAILED, QueryStatus.CANCELLED)
+
+
+class FragmentView(msgspec.Struct, frozen=True):
+    """A fragment as its keeper sees it. ``state`` is the engine's word, or what comes before and after it."""
+
+    spec: FragmentSpec
+    node_id: str
+    generation: int
+    state: str
+    status: FragmentStatus | None = None
+
+
+class QueryView(msgspec.Struct, frozen=True):
+    """A query as its keeper sees it. ``links`` have the measured rates, where there are any, else the estimated ones.
+
+    ``network_usage`` and ``network_usage_at_consumer`` are bytes in transit, now, and if all unpinned operators ran at
+    the consumer; None once the query has ended. ``moving`` is a fragment id.
+    """
+
+    query_id: str
+    sql: str
+    keeper: str
+    status: QueryStatus
+    submitted_at_s: float
+    age_s: float
+    since_last_move_s: float
+    fragments: tuple[FragmentView, ...]
+    links: tuple[Link, ...]
+    choices: tuple[OperatorChoice, ...]
+    moves: tuple[MoveReport, ...] = ()
+    moving: str | None = None
+    error: str | None = None
+    network_usage: float | None = None
+    network_usage_at_consumer: float | None = None
+
+
+class DescribeQuery(msgspec.Struct, frozen=True):
+    query_id: str
+
+
+class ListQueries(msgspec.Struct, frozen=True):
+    """All queries that the node keeps."""
+
+
+class QueryViews(msgspec.Struct, frozen=True):
+    queries: tuple[QueryView, ...]

@@ -1,0 +1,265 @@
+"""The record of a query and the rules by which it changes, sans-I/O (DESIGN: Ownership: never lost, never twice).
+
+Every function takes a record and returns the next one, or raises and changes nothing. The keeper makes a record durable
+before it answers, so what an answer says survives a crash.
+
+How a fragment changes its owner: ``announce`` grants the target the next generation and locks the query. The source
+stops and ships the folder; the target makes it durable and then ``claim``s its generation. That claim, written down
+here, is the commit point. Until then a claim of the owner, restarted or in doubt, revokes the grant; whichever claim
+comes first wins and the other one is refused for good. Granted generations are never granted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from daemon.query_messages import Assignment, FlightAddress, Location, MoveReport, QueryStatus
+from sbon.engine_messages import cursor_name
+from sbon.errors import SbonError, StaleGenerationError
+from sbon.fragment import FragmentSpec
+from sbon.network_usage import Link
+from sbon.placement.full_optimizer import OperatorChoice
+from sbon.sql.plan import QueryPlan
+
+FIRST_GENERATION = 1
+#: Moves that are remembered with a query.
+MAX_MOVES = 100
+
+
+class FragmentRecord(msgspec.Struct, frozen=True):
+    """``owner`` (a node id) runs it under ``generation``; ``granted`` is the highest generation ever granted."""
+
+    spec: FragmentSpec
+    owner: str
+    generation: int = FIRST_GENERATION
+    granted: int = FIRST_GENERATION
+    flight_address: FlightAddress | None = None
+    output_schema: str | None = None
+    finished: bool = False
+
+
+class PendingMove(msgspec.Struct, frozen=True):
+    """``committed``: the target owns the fragment, and the query stays locked until it runs there."""
+
+    fragment_id: str
+    generation: int
+    target: str
+    committed: bool = False
+
+
+class QueryRecord(msgspec.Struct, frozen=True):
+    """Everything that the keeper must not forget. ``fragments`` come producers first, the sink last."""
+
+    query_id: str
+    sql: str
+    keeper: str
+    submitted_at_s: float
+    status: QueryStatus
+    fragments: dict[str, FragmentRecord]
+    links: tuple[Link, ...]
+    choices: tuple[OperatorChoice, ...] = ()
+    move: PendingMove | None = None
+    moves: tuple[MoveReport, ...] = ()
+    last_move_at_s: float | None = None
+    error: str | None = None
+
+    def fragment(self, fragment_id: str) -> FragmentRecord:
+        """Raises SbonError if it is not one of this query's."""
+        fragment = self.fragments.get(fragment_id)
+        if fragment is None:
+            raise SbonError(f"query {self.query_id} has no fragment {fragment_id}: see `sbon operators`")
+        return fragment
+
+    @property
+    def placement(self) -> dict[str, str]:
+        """Fragment id -> node id."""
+        return {fragment_id: fragment.owner for fragment_id, fragment in self.fragments.items()}
+
+    def location(self, fragment_id: str) -> Location:
+        fragment = self.fragment(fragment_id)
+        return Location(fragment_id, fragment.generation, fragment.owner, fragment.flight_address)
+
+    def consumers(self, fragment_id: str) -> list[tuple[str, str]]:
+        """(consumer, port) of everything that reads this fragment."""
+        return [
+            (consumer, port.name)
+            for consumer, fragment in self.fragments.items()
+            for port in fragment.spec.ports
+            if fragment_id in port.producers
+        ]
+
+    def assignment(self, fragment_id: str, generation: int | None = None) -> Assignment:
+        """What a host needs; under the fragment's own generation unless told otherwise.
+
+        Raises SbonError while the schema of a producer is not known yet.
+        """
+        fragment = self.fragment(fragment_id)
+        schemas = []
+        for port in fragment.spec.ports:
+            schema = self.fragments[port.producers[0]].output_schema
+            if schema is None:
+                raise SbonError(f"{port.producers[0]}, which feeds {fragment_id}, has not started yet: try again")
+            schemas.append(schema)
+        producers = dict.fromkeys(producer for port in fragment.spec.ports for producer in port.producers)
+        return Assignment(
+            spec=fragment.spec,
+            generation=fragment.generation if generation is None else generation,
+            keeper=self.keeper,
+            port_schemas=tuple(schemas),
+            consumers=tuple(cursor_name(consumer, port) for consumer, port in self.consumers(fragment_id)),
+            producers=tuple(self.location(producer) for producer in producers),
+        )
+
+
+def new_record(
+    plan: QueryPlan,
+    hosts: Mapping[str, str],
+    choices: tuple[OperatorChoice, ...],
+    *,
+    keeper: str,
+    submitted_at_s: float,
+) -> QueryRecord:
+    """The record of a query that is about to be deployed on ``hosts`` (fragment id -> node id)."""
+    return QueryRecord(
+        query_id=plan.query_id,
+        sql=plan.sql,
+        keeper=keeper,
+        submitted_at_s=submitted_at_s,
+        status=QueryStatus.DEPLOYING,
+        fragments={spec.fragment_id: FragmentRecord(spec, hosts[spec.fragment_id]) for spec in plan.fragments},
+        links=tuple(Link(source, target, rate) for source, target, rate in plan.links),
+        choices=choices,
+    )
+
+
+def announce(record: QueryRecord, sender: str, fragment_id: str, generation: int, target: str) -> QueryRecord:
+    """Grant ``target`` the next generation of a fragment that ``sender`` owns, and lock the query.
+
+    Raises SbonError, with the reason, if the move is refused.
+    """
+    fragment = record.fragment(fragment_id)
+    _check_owner(record, fragment, sender, generation)
+    check_movable(record, fragment_id, target)
+    granted = fragment.granted + 1
+    record = _with_fragment(record, msgspec.structs.replace(fragment, granted=granted))
+    return msgspec.structs.replace(record, move=PendingMove(fragment_id, granted, target))
+
+
+def check_movable(record: QueryRecord, fragment_id: str, target: str) -> None:
+    """Raise SbonError, with the reason, unless the fragment could move to ``target`` now."""
+    fragment = record.fragment(fragment_id)
+    if record.status is not QueryStatus.RUNNING:
+        raise SbonError(f"query {record.query_id} is {record.status}: only operators of a running query can move")
+    if fragment.spec.pinned:
+        raise SbonError(f"{fragment_id} is pinned: a {fragment.spec.kind} stays with the node that owns it")
+    if fragment.owner == target:
+        raise SbonError(f"{fragment_id} runs there already: nothing to do")
+    if record.move is not None:
+        raise SbonError(f"{record.move.fragment_id} of the same query is moving now: try again when it has arrived")
+
+
+def claim(record: QueryRecord, sender: str, fragment_id: str, generation: int) -> tuple[QueryRecord, bool]:
+    """The next record, and whether ``sender`` may run the fragment under ``generation``: see the module."""
+    fragment = record.fragments.get(fragment_id)
+    if fragment is None or record.status.ended:
+        return record, False
+    move = record.move
+    if (fragment.owner, fragment.generation) == (sender, generation):
+        if move is not None and move.fragment_id == fragment_id and not move.committed:
+            return msgspec.structs.replace(record, move=None), True
+        return record, True
+    if (
+        move is None
+        or move.committed
+        or (move.fragment_id, move.target, move.generation)
+        != (
+            fragment_id,
+            sender,
+            generation,
+        )
+    ):
+        return record, False
+    taken = msgspec.structs.replace(fragment, owner=sender, generation=generation, flight_address=None)
+    record = _with_fragment(record, taken)
+    return msgspec.structs.replace(record, move=msgspec.structs.replace(move, committed=True)), True
+
+
+def started(
+    record: QueryRecord,
+    sender: str,
+    fragment_id: str,
+    generation: int,
+    flight_address: FlightAddress,
+    output_schema: str | None = None,
+) -> QueryRecord:
+    """The fragment runs at ``flight_address``; the same record if that is known already."""
+    fragment = record.fragment(fragment_id)
+    _check_owner(record, fragment, sender, generation)
+    known = msgspec.structs.replace(
+        fragment, flight_address=flight_address, output_schema=output_schema or fragment.output_schema
+    )
+    return record if known == fragment else _with_fragment(record, known)
+
+
+def unlocked(record: QueryRecord, fragment_id: str, generation: int) -> QueryRecord:
+    """Let other moves begin, now that this one, if committed, has arrived."""
+    move = record.move
+    if move is None or not move.committed or (move.fragment_id, move.generation) != (fragment_id, generation):
+        return record
+    return msgspec.structs.replace(record, move=None)
+
+
+def expired(record: QueryRecord) -> QueryRecord:
+    """Give up waiting for a move: what is not committed never will be, what is committed stays so."""
+    return msgspec.structs.replace(record, move=None)
+
+
+def moved(record: QueryRecord, report: MoveReport, at_s: float) -> QueryRecord:
+    """Remember a move that has arrived."""
+    record = unlocked(record, report.fragment_id, report.generation)
+    if any((known.fragment_id, known.generation) == (report.fragment_id, report.generation) for known in record.moves):
+        return record
+    return msgspec.structs.replace(record, moves=(*record.moves, report)[-MAX_MOVES:], last_move_at_s=at_s)
+
+
+def finished(record: QueryRecord, sender: str, fragment_id: str, generation: int) -> QueryRecord:
+    """The fragment has processed everything; when all sinks have, the query is finished."""
+    fragment = record.fragment(fragment_id)
+    _check_owner(record, fragment, sender, generation)
+    if fragment.finished or record.status is not QueryStatus.RUNNING:
+        return record
+    record = _with_fragment(record, msgspec.structs.replace(fragment, finished=True))
+    if all(fragment.finished for fragment in record.fragments.values() if fragment.spec.sink is not None):
+        return ended(record, QueryStatus.FINISHED)
+    return record
+
+
+def ended(record: QueryRecord, status: QueryStatus, error: str | None = None) -> QueryRecord:
+    """The query is over. A query that has ended before stays as it ended."""
+    if record.status.ended:
+        return record
+    return msgspec.structs.replace(record, status=status, error=error, move=None)
+
+
+def owns(record: QueryRecord, sender: str, fragment_id: str, generation: int) -> bool:
+    """Whether ``sender`` is the owner, under that generation, of a fragment of a query that has not ended."""
+    fragment = record.fragments.get(fragment_id)
+    if fragment is None or record.status.ended:
+        return False
+    return (fragment.owner, fragment.generation) == (sender, generation)
+
+
+def _check_owner(record: QueryRecord, fragment: FragmentRecord, sender: str, generation: int) -> None:
+    if (fragment.owner, fragment.generation) != (sender, generation):
+        raise StaleGenerationError(
+            f"{fragment.spec.fragment_id} has generation {fragment.generation} and another owner than the sender, "
+            f"who has {generation}"
+            if fragment.owner != sender
+            else f"{fragment.spec.fragment_id} has generation {fragment.generation}, not {generation}"
+        )
+
+
+def _with_fragment(record: QueryRecord, fragment: FragmentRecord) -> QueryRecord:
+    return msgspec.structs.replace(record, fragments={**record.fragments, fragment.spec.fragment_id: fragment})
