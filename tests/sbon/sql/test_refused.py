@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbon.errors import QueryError
@@ -61,6 +61,7 @@ def test_line_breaks_in_names_stay_out_of_messages() -> None:
         plan_query("INSERT INTO result SELECT origin FROM `fl\nights`", "q", CATALOG)
 
 
+@settings(deadline=None)
 @given(st.one_of(st.text(max_size=40), st.lists(_WORDS, max_size=25).map(" ".join)), st.booleans())
 def test_any_text_is_planned_or_refused_in_one_line(text: str, select: bool) -> None:
     refusal = ""

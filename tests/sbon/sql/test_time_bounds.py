@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
@@ -61,6 +61,7 @@ def predicates(draw: st.DrawFn, one: str, other: str) -> Predicate:
     return text, lambda row: row[other] + low <= row[one] <= row[other] + high
 
 
+@settings(deadline=None)
 @given(st.lists(predicates("l", "r"), min_size=1, max_size=3))
 def test_later_rows_of_a_join_respect_its_lags(conditions: list[Predicate]) -> None:
     condition = expression(" AND ".join(text for text, _ in conditions))
@@ -79,6 +80,7 @@ def test_later_rows_of_a_join_respect_its_lags(conditions: list[Predicate]) -> N
                 assert row[name] * MINUTE >= -lag_us
 
 
+@settings(deadline=None)
 @given(
     predicates("a", "b"),
     predicates("b", "a"),
@@ -167,6 +169,7 @@ def test_durations(text: str, length_us: int | None) -> None:
     assert parse_duration_us(text) == length_us
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**13))
 def test_interval_literals_are_read_back(length_us: int) -> None:
     assert interval_us(interval_literal(length_us)) == length_us
