@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from sbon.engine_messages import Connect, FragmentState, FragmentStatus, Instantiate, PortStatus, cursor_name
-from sbon.errors import SbonError, StaleGenerationError
+from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.fragment import END_OF_STREAM_MS, FragmentKind
 from spark_bridge.durable import write_durably
 from spark_bridge.flight_links import Puller, Served, Target
@@ -45,6 +45,14 @@ _SCHEMA_FORMATS = frozenset({REPLAY_FORMAT, "csv", "json", "parquet", "orc", "te
 # Views are named in0, in1, ... in every fragment's frozen SQL; the session is shared, so one fragment at a time may
 # resolve its names. A resolved plan does not look at the views again.
 _names_in_use = threading.Lock()
+
+
+# Spark gives the Python process of a source ten seconds to come up, which a busy host exceeds when many start at once:
+# they start one after another, and one that was too slow is started again (it has not read anything yet).
+_starting = threading.Lock()
+_START_ATTEMPTS = 3
+_SLOW_WORKER = "Python worker failed to connect back"
+_INITIALIZING = "Initializing sources"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,17 +245,23 @@ class FragmentRunner:
         )
 
     def _start(self, stream: DataFrame) -> StreamingQuery:
+        writer = (
+            stream.writeStream.queryName(self.spec.fragment_id)
+            .foreachBatch(self._run_batch)
+            .outputMode("append")
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(processingTime=f"{self._settings.trigger_ms} milliseconds")
+        )
         try:
-            return (
-                stream.writeStream.queryName(self.spec.fragment_id)
-                .foreachBatch(self._run_batch)
-                .outputMode("append")
-                .option("checkpointLocation", str(self._checkpoint))
-                .trigger(processingTime=f"{self._settings.trigger_ms} milliseconds")
-                .start()
-            )
+            for _ in range(_START_ATTEMPTS):
+                with _starting:
+                    query = writer.start()
+                    _wait_for_sources(query)
+                if query.isActive or _SLOW_WORKER not in str(query.exception()):
+                    return query
         except (PySparkException, Py4JError) as error:
             raise SbonError(f"Spark refuses {self.spec.fragment_id}: {one_line(error)}") from None
+        raise UnavailableError(f"{self.spec.fragment_id} cannot start: this host is too busy to start Python workers")
 
     # -- a micro-batch -------------------------------------------------------------------------------------------
 
@@ -331,6 +345,12 @@ class FragmentRunner:
         if watermark_ms >= END_OF_STREAM_MS:
             return END_OF_STREAM_MS
         return watermark_ms - self.spec.watermark_lag_ms
+
+
+def _wait_for_sources(query: StreamingQuery) -> None:
+    """Until the sources of ``query`` are up, or it has failed."""
+    while query.isActive and query.status["message"] == _INITIALIZING:
+        time.sleep(0.05)
 
 
 def folder_bytes(folder: Path) -> int:

@@ -27,6 +27,8 @@ _FRUGALITY = {
     "spark.sql.streaming.numRecentProgressUpdates": "4",
     "spark.sql.streaming.minBatchesToRetain": "4",
     "spark.sql.adaptive.enabled": "false",
+    # A busy host may take long to start a Python worker; giving up would fail the whole query.
+    "spark.python.authenticate.socketTimeout": "120s",
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
 }
