@@ -62,6 +62,10 @@ class Membership:
         return [record for record in self._records.values() if record.status is Status.DEAD]
 
     @property
+    def has_present(self) -> bool:
+        return any(record.present for record in self._records.values())
+
+    @property
     def has_rumors(self) -> bool:
         return bool(self._rumors)
 

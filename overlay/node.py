@@ -237,7 +237,7 @@ class Overlay:
         """When :meth:`handle_timer` wants to be called next; None if never."""
         timers = [min(attempt.deadline, attempt.retry_at) for attempt in self._joins.values()]
         if not self.has_left:
-            has_members = bool(self._probed_ids())
+            has_members = self._membership.has_present
             timers += [self._membership.next_timer(), self._prober.next_timer(has_members)]
             if has_members:
                 timers.append(self._gossip_due_at())

@@ -43,6 +43,7 @@ class FakeNetwork:
         self.events: dict[int, list[Event]] = {}
         self.cut: set[frozenset[int]] = set()
         self._owner: dict[Address, int] = {}
+        self._wake_at: dict[int, float | None] = {}
         self._heap: list[tuple[float, int, int, Overlay, tuple[bytes, Address] | None]] = []
         self._order = itertools.count()
 
@@ -52,6 +53,7 @@ class FakeNetwork:
         self.nodes[index] = node
         self.events.setdefault(index, [])
         self._owner[record.address] = index
+        self._wake_at[index] = None
         self.settle(index)
         return node
 
@@ -72,8 +74,9 @@ class FakeNetwork:
             self._send(index, data, address)
         self.events[index] += node.events()
         timer = node.next_timer()
-        if timer is not None:
-            self._push(max(timer, self.now), index, node, None)
+        if timer is not None and timer != self._wake_at.get(index):
+            self._push(timer, index, node, None)
+        self._wake_at[index] = timer
         node.validate()
 
     def _send(self, index: int, data: bytes, address: Address) -> None:
@@ -96,9 +99,9 @@ class FakeNetwork:
             if datagram is not None:
                 node.receive(*datagram, at)
             else:
-                timer = node.next_timer()
-                if timer is None or timer > at:
-                    continue  # an outdated wake-up
+                if self._wake_at[index] != at:
+                    continue  # it has asked for another time since
+                self._wake_at[index] = None
                 node.handle_timer(at)
             self.settle(index)
         self.now = end
