@@ -6,7 +6,7 @@ same ``id``. The requests are a union tagged by ``type``; :data:`REPLIES` says w
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -14,6 +14,8 @@ from sbon.coordinate import Coordinate
 
 CONTROL_VERSION = 1
 MAX_CALL_BYTES = 1024 * 1024
+
+R = TypeVar("R", bound=msgspec.Struct)
 
 _NIL = msgspec.Raw(b"\xc0")
 
@@ -38,113 +40,6 @@ class Answer(msgspec.Struct, frozen=True):
     error: str | None = None
     error_kind: str | None = None
     last: bool = True
-
-
-class _Request(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
-    pass
-
-
-# --- the overlay
-
-
-class Join(_Request, frozen=True):
-    """Enter the overlay of the node at ``address``, "HOST:PORT". Answered once that node has agreed."""
-
-    address: str
-
-
-class Leave(_Request, frozen=True):
-    """Say goodbye to all members. Refused while operators run here."""
-
-
-class Status(_Request, frozen=True):
-    """How this node is."""
-
-
-class Nodes(_Request, frozen=True):
-    """All members, this node first."""
-
-
-class Latency(_Request, frozen=True):
-    """What is known about the path between two nodes, by name or id."""
-
-    a: str
-    b: str
-
-
-class Nearest(_Request, frozen=True):
-    """The ``k`` nodes nearest to ``node`` (None: this one) by predicted round trip."""
-
-    k: int = 10
-    node: str | None = None
-
-
-class Emulate(_Request, frozen=True):
-    """From now on the round trip between two nodes takes ``rtt_ms``: set at both ends, which need ``[emulation]``."""
-
-    a: str
-    b: str
-    rtt_ms: float
-
-
-# --- queries
-
-
-class Submit(_Request, frozen=True):
-    """Plan, place and start ``INSERT INTO sink SELECT ...``. Answered when its operators run."""
-
-    sql: str
-
-
-class Queries(_Request, frozen=True):
-    """The queries of all nodes that can be reached."""
-
-
-class Operators(_Request, frozen=True):
-    """The fragments of all queries, and how they do."""
-
-
-class Explain(_Request, frozen=True):
-    """Why each operator of ``query`` is where it is."""
-
-    query: str
-
-
-class Migrate(_Request, frozen=True):
-    """Move a fragment to ``node``. Answered when it runs there."""
-
-    fragment: str
-    node: str
-
-
-class Cancel(_Request, frozen=True):
-    """End a query and delete its operators' state. What its sink wrote stays."""
-
-    query: str
-
-
-class Watch(_Request, frozen=True, tag="events"):
-    """The latest events of this node, an answer each, and those to come if ``follow``."""
-
-    follow: bool = False
-
-
-Request = (
-    Join
-    | Leave
-    | Status
-    | Nodes
-    | Latency
-    | Nearest
-    | Emulate
-    | Submit
-    | Queries
-    | Operators
-    | Explain
-    | Migrate
-    | Cancel
-    | Watch
-)
 
 
 # --- replies
@@ -177,7 +72,7 @@ class StatusReply(msgspec.Struct, frozen=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
-    """A member as this node sees it; the round trips are from this node to it."""
+    """A member as this node sees it; the round trips are from this node, or the one asked about."""
 
     name: str
     node_id: str
@@ -212,7 +107,8 @@ class SubmitReply(msgspec.Struct, frozen=True):
 class QueryInfo(msgspec.Struct, frozen=True):
     """``keeper`` is the name of the node that keeps it, the owner of its sink.
 
-    ``state``: placing, running, moving, finished, failed or cancelled.
+    ``state``: deploying, running, moving, finished, failed or cancelled. Usages are in bytes in transit, of where its
+    operators are now, and if all of them were at the consumer.
     """
 
     query_id: str
@@ -222,6 +118,8 @@ class QueryInfo(msgspec.Struct, frozen=True):
     submitted_s: float
     sql: str
     error: str | None = None
+    network_usage: float | None = None
+    network_usage_at_consumer: float | None = None
 
 
 class QueriesReply(msgspec.Struct, frozen=True):
@@ -304,19 +202,117 @@ class Event(msgspec.Struct, frozen=True):
     fields: dict[str, Any] = {}
 
 
-REPLIES: dict[type[Request], type[msgspec.Struct]] = {
-    Join: Done,
-    Leave: Done,
-    Status: StatusReply,
-    Nodes: NodesReply,
-    Latency: LatencyReply,
-    Nearest: NodesReply,
-    Emulate: Done,
-    Submit: SubmitReply,
-    Queries: QueriesReply,
-    Operators: OperatorsReply,
-    Explain: Explanation,
-    Migrate: Done,
-    Cancel: Done,
-    Watch: Event,
+# --- requests
+
+
+class RequestFor(msgspec.Struct, Generic[R], frozen=True, tag_field="type", tag=str.lower):
+    """A request that is answered by an R."""
+
+
+# --- the overlay
+
+
+class Join(RequestFor[Done], frozen=True):
+    """Enter the overlay of the node at ``address``, "HOST:PORT". Answered once that node has agreed."""
+
+    address: str
+
+
+class Leave(RequestFor[Done], frozen=True):
+    """Say goodbye to all members. Refused while operators run here."""
+
+
+class Status(RequestFor[StatusReply], frozen=True):
+    """How this node is."""
+
+
+class Nodes(RequestFor[NodesReply], frozen=True):
+    """All members, this node first."""
+
+
+class Latency(RequestFor[LatencyReply], frozen=True):
+    """What is known about the path between two nodes, by name or id."""
+
+    a: str
+    b: str
+
+
+class Nearest(RequestFor[NodesReply], frozen=True):
+    """The ``k`` nodes nearest to ``node`` (None: this one) by predicted round trip."""
+
+    k: int = 10
+    node: str | None = None
+
+
+class Emulate(RequestFor[Done], frozen=True):
+    """From now on the round trip between two nodes takes ``rtt_ms``: set at both ends, which need ``[emulation]``."""
+
+    a: str
+    b: str
+    rtt_ms: float
+
+
+# --- queries
+
+
+class Submit(RequestFor[SubmitReply], frozen=True):
+    """Plan, place and start ``INSERT INTO sink SELECT ...``. Answered when its operators run."""
+
+    sql: str
+
+
+class Queries(RequestFor[QueriesReply], frozen=True):
+    """The queries of all nodes that can be reached."""
+
+
+class Operators(RequestFor[OperatorsReply], frozen=True):
+    """The fragments of all queries, and how they do."""
+
+
+class Explain(RequestFor[Explanation], frozen=True):
+    """Why each operator of ``query`` is where it is."""
+
+    query: str
+
+
+class Migrate(RequestFor[Done], frozen=True):
+    """Move a fragment to ``node``. Answered when it runs there."""
+
+    fragment: str
+    node: str
+
+
+class Cancel(RequestFor[Done], frozen=True):
+    """End a query and delete its operators' state. What its sink wrote stays."""
+
+    query: str
+
+
+class Watch(RequestFor[Event], frozen=True, tag="events"):
+    """The latest events of this node, an answer each, and those to come if ``follow``."""
+
+    follow: bool = False
+
+
+Request = (
+    Join
+    | Leave
+    | Status
+    | Nodes
+    | Latency
+    | Nearest
+    | Emulate
+    | Submit
+    | Queries
+    | Operators
+    | Explain
+    | Migrate
+    | Cancel
+    | Watch
+)
+
+
+#: Request type -> type of its reply, of each one if it has many.
+REPLIES: dict[type[Any], type[msgspec.Struct]] = {
+    kind: get_args(kind.__orig_bases__[0])[0] for kind in get_args(Request)
 }

@@ -11,6 +11,7 @@ import trio
 
 from daemon.emulation import DelayLine, Emulation
 from overlay.events import Event, Joined, JoinFailed
+from overlay.identity import NodeId
 from overlay.node import Overlay
 from overlay.records import Address, NodeRecord
 from overlay.wire import MAX_DATAGRAM_BYTES
@@ -20,7 +21,7 @@ log = logging.getLogger("sbon.datagrams")
 
 
 class DatagramShell:
-    """Drives one overlay node. Its verbs are :meth:`join`, :meth:`leave` and :meth:`settle`, for after other verbs.
+    """Drives one overlay node. After any other verb of the overlay, call :meth:`settle`.
 
     ``on_event`` is called for everything that happens, in order; it must not block.
     """
@@ -62,6 +63,13 @@ class DatagramShell:
     def leave(self) -> None:
         """Say goodbye; see :meth:`Overlay.leave`."""
         self.overlay.leave(trio.current_time())
+        self.settle()
+        for address in list(self._joins):
+            self._tell(JoinFailed(address, "this node left meanwhile"))
+
+    def probe_soon(self, node_id: NodeId) -> None:
+        """Probe a member now, out of turn."""
+        self.overlay.probe_soon(node_id, trio.current_time())
         self.settle()
 
     def settle(self) -> None:

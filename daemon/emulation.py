@@ -26,19 +26,14 @@ class Emulation:
         self._rtt_ms = dict(rtt_ms)
         self._members = members
 
-    def set_rtt_ms(self, peer: str, rtt_ms: float) -> None:
-        """From now on. ValueError for a round trip that is negative or not finite."""
-        if not 0.0 <= rtt_ms < math.inf:
-            raise ValueError(f"a round trip of {rtt_ms} ms: give a number of at least 0")
-        self._rtt_ms[peer] = rtt_ms
-
-    @property
-    def rtt_ms(self) -> dict[str, float]:
-        return dict(self._rtt_ms)
+    def set_rtt_ms(self, peer: NodeRecord, rtt_ms: float) -> None:
+        """From now on, whatever name ``peer`` had here before."""
+        self._rtt_ms.pop(_text(peer.address), None)
+        self._rtt_ms[peer.name] = rtt_ms
 
     def one_way_s_to_address(self, address: Address) -> float:
         """How long to hold back what is sent to ``address``."""
-        own = self._rtt_ms.get(f"{address[0]}:{address[1]}")
+        own = self._rtt_ms.get(_text(address))
         if own is not None:
             return own / 2000.0
         name = next((record.name for record in self._members() if record.address == address), None)
@@ -47,6 +42,10 @@ class Emulation:
     def one_way_s_to_node(self, node_id: str) -> float:
         record = next((record for record in self._members() if record.node_id == node_id), None)
         return 0.0 if record is None else self.one_way_s_to_address(record.address)
+
+
+def _text(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"
 
 
 class DelayLine:

@@ -41,11 +41,12 @@ def _value(value: Any) -> str:
     return text if plain else json.dumps(text, ensure_ascii=False)
 
 
-def set_up_logs(level: int = logging.INFO) -> None:
-    """Send all of the daemon's logs to stderr."""
+def set_up_logs(*, verbose: bool = False) -> None:
+    """Send all of the daemon's logs to stderr; those of libraries only from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(_stderr_is_journal()))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(handlers=[handler], force=True)
+    logging.getLogger("sbon").setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
 def _stderr_is_journal() -> bool:

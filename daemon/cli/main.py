@@ -1,0 +1,297 @@
+"""The command line: one table of verbs, and the way from an error to one line and an exit status.
+
+Exit status: 0 done, 1 the user (or the world) is asked to do something, 2 a command line that cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from daemon.cli import verbs
+from daemon.config import DEFAULT_SOCKET
+from sbon.errors import SbonError
+
+INTERRUPTED = 130
+
+EPILOG = """\
+examples:
+  sbon demo                                     see it work: five daemons on this machine
+  sbon run --config /etc/sbon/sbon.toml         run a daemon
+  sbon join 192.0.2.7:7400                      enter the overlay of the node there
+  sbon nodes                                    who is there, and how far away
+  sbon submit delays.sql                        start a query
+
+`sbon VERB --help` has examples for each verb. The daemon to talk to is named by --socket or $SBON_SOCKET.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """``arguments`` are pairs for ArgumentParser.add_argument; ``examples`` are (command, what it does)."""
+
+    name: str
+    action: Callable[[argparse.Namespace], int | None]
+    help: str
+    examples: tuple[tuple[str, str], ...]
+    arguments: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = field(default=())
+    talks_to_daemon: bool = True
+
+
+def _argument(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    return names, settings
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _milliseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds")
+    return value
+
+
+VERBS = (
+    Verb(
+        "run",
+        verbs.run,
+        "run a daemon in the foreground until SIGTERM or Ctrl-C",
+        (
+            ("sbon run --config sbon.toml", "logs go to stderr"),
+            ("systemctl start sbon", "the same as a service, see deploy/"),
+        ),
+        (
+            _argument(
+                "--config", metavar="FILE", type=Path, required=True, help="its configuration, see deploy/sbon.toml"
+            ),
+            _argument("--verbose", action="store_true", help="log more"),
+        ),
+        talks_to_daemon=False,
+    ),
+    Verb(
+        "join",
+        verbs.join,
+        "enter the overlay of the node at HOST:PORT",
+        (("sbon join 192.0.2.7:7400", "one member is enough: it tells about the others"),),
+        (_argument("address", metavar="HOST:PORT", help="where any member listens"),),
+    ),
+    Verb(
+        "leave",
+        verbs.leave,
+        "leave the overlay; refused while operators run here",
+        (("sbon leave", "the daemon goes on alone, until the next join"),),
+    ),
+    Verb(
+        "status",
+        verbs.status,
+        "this node: coordinate, load, peers, operators",
+        (
+            ("sbon status", "as a table"),
+            ("sbon status --json | jq .coordinate", "vector_ms, height_ms and error of the coordinate"),
+        ),
+    ),
+    Verb(
+        "nodes",
+        verbs.nodes,
+        "all nodes, with address, round trip from here, load",
+        (("sbon nodes", ""), ("sbon nodes --json | jq -r '.[].name'", "only the names")),
+    ),
+    Verb(
+        "latency",
+        verbs.latency,
+        "predicted and measured round trip between two nodes",
+        (("sbon latency new-york chicago", "asks one of the two if this node is neither"),),
+        (
+            _argument("a", metavar="A", help="name or id of a node"),
+            _argument("b", metavar="B", help="name or id of a node"),
+        ),
+    ),
+    Verb(
+        "nearest",
+        verbs.nearest,
+        "the nearest nodes, by predicted round trip",
+        (
+            ("sbon nearest --k 3", "the three nearest to this node"),
+            ("sbon nearest --k 1 chicago", "the one nearest to Chicago"),
+        ),
+        (
+            _argument("--k", metavar="K", type=_count, default=10, help="how many (default: 10)"),
+            _argument("node", metavar="NODE", nargs="?", help="nearest to which node (default: this one)"),
+        ),
+    ),
+    Verb(
+        "submit",
+        verbs.submit,
+        "start a query; prints its id",
+        (
+            ("sbon submit delays.sql", "INSERT INTO sink SELECT ... FROM streams"),
+            ("echo 'INSERT INTO late SELECT * FROM flights WHERE dep_delay > 60' | sbon submit -", "from stdin"),
+        ),
+        (_argument("file", metavar="FILE.sql", help="the query, - for stdin"),),
+    ),
+    Verb(
+        "queries",
+        verbs.queries,
+        "all queries and how they do",
+        (("sbon queries", "with network usage, now and if all operators were at the consumer"),),
+    ),
+    Verb(
+        "operators",
+        verbs.operators,
+        "all operators: where they run, with rates",
+        (
+            ("sbon operators", ""),
+            ("sbon operators --json | jq '.[] | select(.node == \"chicago\")'", "those at one node"),
+        ),
+    ),
+    Verb(
+        "explain",
+        verbs.explain,
+        "why each operator of a query is where it is",
+        (("sbon explain q3f2a81", "its virtual point, the candidates and their costs, and the runner-up"),),
+        (_argument("query", metavar="QUERY", help="id of a query, see `sbon queries`"),),
+    ),
+    Verb(
+        "migrate",
+        verbs.migrate,
+        "move an operator to another node, by hand",
+        (("sbon migrate q3f2a81-join1 chicago", "returns when it runs there"),),
+        (
+            _argument("fragment", metavar="FRAGMENT", help="id of a fragment, see `sbon operators`"),
+            _argument("node", metavar="NODE", help="name or id of a node"),
+        ),
+    ),
+    Verb(
+        "cancel",
+        verbs.cancel,
+        "end a query",
+        (("sbon cancel q3f2a81", "what its sink wrote stays"),),
+        (_argument("query", metavar="QUERY", help="id of a query, see `sbon queries`"),),
+    ),
+    Verb(
+        "events",
+        verbs.events,
+        "what happened at this node",
+        (
+            ("sbon events", "the latest"),
+            ("sbon events --follow", "and those to come, until Ctrl-C"),
+            ("sbon events --follow --json | jq 'select(.kind == \"path-changed\")'", "paths that changed"),
+        ),
+        (_argument("--follow", "-f", action="store_true", help="go on with events as they happen"),),
+    ),
+    Verb(
+        "emulate",
+        verbs.emulate,
+        "pretend another round trip between two nodes that have [emulation]",
+        (("sbon emulate new-york washington 240", "from now on it takes 240 ms"),),
+        (
+            _argument("a", metavar="A", help="name or id of a node"),
+            _argument("b", metavar="B", help="name or id of a node"),
+            _argument("rtt_ms", metavar="RTT_MS", type=_milliseconds, help="round trip in ms"),
+        ),
+    ),
+)
+DEMO = Verb(
+    "demo",
+    verbs.demo,
+    "see it work: five daemons on this machine, a query, a slow path, a move",
+    (
+        ("sbon demo", "with a live picture, in some three minutes"),
+        ("sbon demo --json --out /tmp/demo", "keep the result, print the figures as one JSON object"),
+    ),
+    talks_to_daemon=False,
+)
+
+
+def make_parser(*, with_demo: bool = True) -> argparse.ArgumentParser:
+    """The parser of all verbs; without the demo's arguments it is much faster to make."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="sbon",
+        description="A stream-based overlay network for Spark: continuous queries that find their place.",
+        epilog=EPILOG,
+        formatter_class=raw,
+        allow_abbrev=False,
+    )
+    default = Path(os.environ.get("SBON_SOCKET") or DEFAULT_SOCKET)
+    _add_common(parser, default, json_default=False)
+    subparsers = parser.add_subparsers(metavar="VERB", required=True)
+    for verb in (*VERBS, DEMO):
+        subparser = subparsers.add_parser(
+            verb.name,
+            help=verb.help,
+            description=f"{verb.help[:1].upper()}{verb.help[1:]}.",
+            epilog=_examples(verb),
+            formatter_class=raw,
+            allow_abbrev=False,
+        )
+        for names, settings in verb.arguments:
+            subparser.add_argument(*names, **settings)
+        if verb.talks_to_daemon:
+            _add_common(subparser, argparse.SUPPRESS, json_default=argparse.SUPPRESS)
+        if verb is DEMO and with_demo:
+            from daemon.demo.command import add_arguments
+
+            add_arguments(subparser)
+        subparser.set_defaults(action=verb.action)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser, socket: Path | str, json_default: bool | str) -> None:
+    """The options that may stand before the verb, or after it."""
+    parser.add_argument(
+        "--socket",
+        metavar="PATH",
+        type=Path,
+        default=socket,
+        help=f"the daemon's control socket (default: $SBON_SOCKET, else {DEFAULT_SOCKET})",
+    )
+    parser.add_argument("--json", action="store_true", default=json_default, help="print JSON")
+
+
+def _examples(verb: Verb) -> str:
+    width = max(len(command) for command, _ in verb.examples)
+    lines = (f"  {command:<{width}}  {what}".rstrip() for command, what in verb.examples)
+    return "\n".join(["example:" if len(verb.examples) == 1 else "examples:", *lines])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parsed = make_parser(with_demo=DEMO.name in words).parse_args(words)
+    exit_status = 0
+    try:
+        exit_status = parsed.action(parsed) or 0
+        sys.stdout.flush()
+    except* SbonError as group:
+        print(f"sbon: error: {_first_line(group)}", file=sys.stderr)
+        exit_status = 1
+    except* KeyboardInterrupt:
+        exit_status = INTERRUPTED
+    except* BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exit_status
+
+
+def _first_line(group: BaseExceptionGroup[SbonError]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

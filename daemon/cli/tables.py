@@ -1,0 +1,225 @@
+"""Replies as people like to read them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from daemon.control_messages import (
+    Event,
+    Explanation,
+    LatencyReply,
+    NodesReply,
+    OperatorExplanation,
+    OperatorsReply,
+    QueriesReply,
+    StatusReply,
+)
+from sbon.coordinate import Coordinate
+
+#: Where nobody looks at it, a table is as wide as it needs to be.
+PIPED_WIDTH = 400
+
+
+def console() -> Console:
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]], *, right: Iterable[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    right = set(right)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def show_status(reply: StatusReply) -> None:
+    rows = [
+        ("name", reply.name),
+        ("address", reply.address),
+        ("id", reply.node_id),
+        ("coordinate", _coordinate(reply.coordinate)),
+        ("load", f"{reply.load:.2f}"),
+        ("peers", f"{len(reply.peers)}: {', '.join(reply.peers)}" if reply.peers else "none: see `sbon join --help`"),
+        ("operators", ", ".join(reply.operators) or "none"),
+        ("engine", reply.engine),
+        ("up for", _duration(reply.uptime_s)),
+        ("version", reply.version),
+    ]
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in rows:
+        table.add_row(Text(name, style="bold"), value)
+    console().print(table)
+
+
+def show_nodes(reply: NodesReply) -> None:
+    columns = ("NODE", "ADDRESS", "STATUS", "MEASURED", "PREDICTED", "ERROR", "LOAD", "OPERATORS")
+    rows = (
+        (
+            node.name,
+            node.address,
+            node.status,
+            _ms(node.measured_rtt_ms),
+            _ms(node.predicted_rtt_ms),
+            f"{node.coordinate.error:.0%}",
+            f"{node.load:.2f}",
+            "accepts" if node.accepts_operators else "refuses",
+        )
+        for node in reply.nodes
+    )
+    console().print(_table(columns, rows, right=("MEASURED", "PREDICTED", "ERROR", "LOAD")))
+
+
+def show_latency(reply: LatencyReply) -> None:
+    measured = (
+        "never measured"
+        if reply.measured_rtt_ms is None
+        else f"measured {_ms(reply.measured_rtt_ms)} ({reply.samples} samples)"
+    )
+    predicted = f"predicted {_ms(reply.predicted_rtt_ms)} (error {reply.error:.0%})"
+    console().print(f"round trip {reply.a} - {reply.b}: {measured}, {predicted}")
+
+
+def show_queries(reply: QueriesReply) -> None:
+    if not reply.queries:
+        console().print("no queries: see `sbon submit --help`")
+        return
+    columns = ("QUERY", "STATE", "KEEPER", "FRAGMENTS", "AGE", "USAGE", "AT CONSUMER", "SQL")
+    rows = (
+        (
+            query.query_id,
+            query.state if query.error is None else f"{query.state}: {query.error}",
+            query.keeper,
+            str(query.fragments),
+            _duration(time.time() - query.submitted_s),
+            _bytes(query.network_usage),
+            _bytes(query.network_usage_at_consumer),
+            _shortened(query.sql),
+        )
+        for query in reply.queries
+    )
+    console().print(_table(columns, rows, right=("FRAGMENTS", "AGE", "USAGE", "AT CONSUMER")))
+
+
+def show_operators(reply: OperatorsReply) -> None:
+    if not reply.operators:
+        console().print("no operators: see `sbon submit --help`")
+        return
+    columns = (
+        "FRAGMENT",
+        "KIND",
+        "NODE",
+        "GEN",
+        "STATE",
+        "IN/S",
+        "ROWS IN/S",
+        "OUT/S",
+        "ROWS OUT",
+        "LATE",
+        "STATE SIZE",
+    )
+    rows = (
+        (
+            operator.fragment_id,
+            operator.kind,
+            operator.node,
+            str(operator.generation),
+            operator.state if operator.error is None else f"{operator.state}: {operator.error}",
+            _bytes(operator.input_rate_bytes_per_s),
+            f"{operator.input_rate_rows_per_s:.0f}",
+            _bytes(operator.output_rate_bytes_per_s),
+            str(operator.output_rows),
+            str(operator.late_rows),
+            _bytes(operator.state_bytes),
+        )
+        for operator in reply.operators
+    )
+    console().print(_table(columns, rows, right=("GEN", *columns[5:])))
+
+
+def show_explanation(reply: Explanation) -> None:
+    out = console()
+    out.print(f"{reply.query_id}: {_shortened(reply.sql, 300)}")
+    if reply.network_usage is not None:
+        out.print(
+            f"network usage {_bytes(reply.network_usage)} in transit; "
+            f"with everything at the consumer {_bytes(reply.network_usage_at_consumer)}"
+        )
+    for operator in reply.operators:
+        out.print()
+        _show_operator(out, operator)
+
+
+def _show_operator(out: Console, operator: OperatorExplanation) -> None:
+    out.print(f"{operator.fragment_id} ({operator.kind}) at {operator.node}: {operator.reason}")
+    out.print(f"  {_shortened(operator.sql, 300)}")
+    if operator.virtual_point_ms is not None:
+        point = ", ".join(f"{x:.1f}" for x in operator.virtual_point_ms)
+        out.print(f"  virtual point ({point}) ms")
+    if operator.runner_up is not None:
+        out.print(
+            f"  cost {_bytes(operator.cost)}; the runner-up, {operator.runner_up}: {_bytes(operator.runner_up_cost)}"
+        )
+    if operator.candidates:
+        columns = ("  CANDIDATE", "PREDICTED COST", "MEASURED COST", "LOAD", "")
+        rows = (
+            (
+                f"  {candidate.node}",
+                _bytes(candidate.predicted_cost),
+                _bytes(candidate.measured_cost),
+                f"{candidate.load:.2f}",
+                "" if candidate.measured else "in part predicted",
+            )
+            for candidate in operator.candidates
+        )
+        out.print(_table(columns, rows, right=columns[1:4]))
+
+
+def event_line(event: Event) -> str:
+    moment = time.strftime("%H:%M:%S", time.localtime(event.time_s))
+    fields = " ".join(f"{key}={_field(value)}" for key, value in event.fields.items())
+    return f"{moment}.{int(event.time_s % 1 * 1000):03d} {event.node} {event.kind} {fields}".rstrip()
+
+
+def _field(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f'"{value}"' if isinstance(value, str) and " " in value else str(value)
+
+
+def _coordinate(coordinate: Coordinate) -> str:
+    vector = ", ".join(f"{x:.1f}" for x in coordinate.vector_ms)
+    return f"({vector}) + {coordinate.height_ms:.1f} ms, error {coordinate.error:.0%}"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} ms"
+
+
+def _bytes(value: float | None) -> str:
+    if value is None:
+        return "-"
+    for unit in ("B", "kB", "MB"):
+        if abs(value) < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+def _shortened(sql: str, length: int = 60) -> str:
+    line = " ".join(sql.split())
+    return line if len(line) <= length else f"{line[: length - 1]}…"

@@ -1,0 +1,159 @@
+"""What each verb of the command line does: ask the daemon, and show the answer.
+
+A verb returns nothing or an exit status, and raises SbonError; :mod:`daemon.cli.main` has the table of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import trio
+
+from daemon.cli import tables
+from daemon.config import load_config
+from daemon.control_client import ControlClient
+from daemon.control_messages import (
+    Cancel,
+    Done,
+    Emulate,
+    Explain,
+    Join,
+    Latency,
+    Leave,
+    Migrate,
+    Nearest,
+    Nodes,
+    Operators,
+    Queries,
+    RequestFor,
+    Status,
+    Submit,
+)
+from daemon.logs import set_up_logs
+from sbon.errors import SbonError
+
+R = TypeVar("R", bound=msgspec.Struct)
+Arguments = argparse.Namespace
+
+
+def run(arguments: Arguments) -> None:
+    from daemon.process import run_until_signal  # not needed by the other verbs, and slow to import
+
+    config = load_config(arguments.config)
+    set_up_logs(verbose=arguments.verbose)
+    trio.run(run_until_signal, config)
+
+
+def _ask(arguments: Arguments, request: RequestFor[R]) -> R:
+    async def ask() -> R:
+        async with ControlClient.open(arguments.socket) as client:
+            return await client.request(request)
+
+    return trio.run(ask)
+
+
+def _show(arguments: Arguments, reply: R, show: Callable[[R], None], as_json: Callable[[R], Any] = lambda r: r) -> None:
+    if arguments.json:
+        _print_json(as_json(reply))
+    else:
+        show(reply)
+
+
+def _print_json(value: Any) -> None:
+    print(msgspec.json.encode(value).decode(), flush=True)
+
+
+def _say(arguments: Arguments, request: RequestFor[Done]) -> None:
+    _show(arguments, _ask(arguments, request), lambda reply: print(reply.message))
+
+
+def join(arguments: Arguments) -> None:
+    _say(arguments, Join(arguments.address))
+
+
+def leave(arguments: Arguments) -> None:
+    _say(arguments, Leave())
+
+
+def status(arguments: Arguments) -> None:
+    _show(arguments, _ask(arguments, Status()), tables.show_status)
+
+
+def nodes(arguments: Arguments) -> None:
+    _show(arguments, _ask(arguments, Nodes()), tables.show_nodes, lambda reply: reply.nodes)
+
+
+def nearest(arguments: Arguments) -> None:
+    reply = _ask(arguments, Nearest(arguments.k, arguments.node))
+    _show(arguments, reply, tables.show_nodes, lambda reply: reply.nodes)
+
+
+def latency(arguments: Arguments) -> None:
+    _show(arguments, _ask(arguments, Latency(arguments.a, arguments.b)), tables.show_latency)
+
+
+def emulate(arguments: Arguments) -> None:
+    _say(arguments, Emulate(arguments.a, arguments.b, arguments.rtt_ms))
+
+
+def submit(arguments: Arguments) -> None:
+    reply = _ask(arguments, Submit(_read_query(arguments.file)))
+    _show(arguments, reply, lambda reply: print(reply.query_id))
+
+
+def _read_query(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SbonError(f"cannot read {file}: {error.strerror}: give a file with a query in it") from error
+    except UnicodeDecodeError as error:
+        raise SbonError(f"{file} is not text in UTF-8: give a file with a query in it") from error
+
+
+def queries(arguments: Arguments) -> None:
+    reply = _ask(arguments, Queries())
+    _show(arguments, reply, tables.show_queries, lambda reply: reply.queries)
+
+
+def operators(arguments: Arguments) -> None:
+    reply = _ask(arguments, Operators())
+    _show(arguments, reply, tables.show_operators, lambda reply: reply.operators)
+
+
+def explain(arguments: Arguments) -> None:
+    _show(arguments, _ask(arguments, Explain(arguments.query)), tables.show_explanation)
+
+
+def migrate(arguments: Arguments) -> None:
+    _say(arguments, Migrate(arguments.fragment, arguments.node))
+
+
+def cancel(arguments: Arguments) -> None:
+    _say(arguments, Cancel(arguments.query))
+
+
+def events(arguments: Arguments) -> None:
+    async def watch() -> None:
+        async with (
+            ControlClient.open(arguments.socket) as client,
+            aclosing(client.watch(follow=arguments.follow)) as items,
+        ):
+            async for event in items:
+                if arguments.json:
+                    _print_json(event)
+                else:
+                    print(tables.event_line(event), flush=True)
+
+    trio.run(watch)
+
+
+def demo(arguments: Arguments) -> int:
+    from daemon.demo.command import run_demo
+
+    return run_demo(arguments)

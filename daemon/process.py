@@ -1,0 +1,253 @@
+"""The daemon: everything of one node, composed, started, watched and shut down.
+
+A SIGTERM or SIGINT ends the process and nothing else: the node stays a member that restarts, and the fragments that it
+hosts go on from their folders when it is back. Leaving the overlay for good is `sbon leave`.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import random
+import re
+import secrets
+import signal
+import socket
+import time
+from contextlib import suppress
+from importlib import metadata
+
+import trio
+
+from daemon.config import Config
+from daemon.control import Control
+from daemon.control_messages import Status, StatusReply, Watch
+from daemon.datagrams import DatagramShell
+from daemon.emulation import Emulation
+from daemon.events import Events, Follower
+from daemon.identity_file import StateFolder
+from daemon.notify import notify, watchdog_interval_s
+from daemon.overlay_service import OverlayService
+from daemon.requests import PeerRequests
+from overlay.events import Event as OverlayEvent
+from overlay.events import JoinFailed, Left, PathChanged
+from overlay.identity import NodeId
+from overlay.node import Overlay
+from overlay.records import Address, NodeRecord
+from sbon.coordinate import origin
+from sbon.errors import SbonError
+
+log = logging.getLogger("sbon")
+
+LOAD_PERIOD_S = 5.0
+REJOIN_PERIOD_S = 5.0
+#: Members may come in crowds; their addresses are written down at most this often.
+KEEP_MEMBERS_PERIOD_S = 1.0
+MAX_JOINS_AT_ONCE = 8
+
+
+class Daemon:
+    """One node. :meth:`run` is its whole life."""
+
+    def __init__(self, config: Config) -> None:
+        """Opens the state directory and binds the ports. Raises SbonError if one of them cannot be had."""
+        self.config = config
+        self._started = time.monotonic()
+        self._state = StateFolder(config.node.state_dir)
+        identity = self._state.identity()
+        boot_id = self._state.next_boot_id(time.time_ns() // 1_000_000)
+        self._listen = _numeric(config.node.listen_address, "node.listen")
+        self.record = _own_record(config, identity.node_id, boot_id)
+        self.events = Events(config.node.name)
+        self._udp_socket = _bind_udp(self._listen)
+        self.overlay = Overlay(self.record, config.overlay, random.Random(secrets.randbits(128)), trio.current_time())
+        self.emulation = None if config.emulation is None else Emulation(config.emulation.rtt_ms, self.overlay.members)
+        self.shell = DatagramShell(self.overlay, self._udp_socket, self._on_overlay_event, self.emulation)
+        self.requests = PeerRequests(identity.node_id, boot_id, config.node.state_dir / "transfers", self.emulation)
+        self.control = Control(config.node.socket)
+        self.control.handle(Status, self._status)
+        self.control.stream(Watch, self._watch)
+        self.overlay_service = OverlayService(self.shell, self.requests, self.emulation)
+        self.overlay_service.register(self.control)
+        self._members_changed = trio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; ``started`` once everything listens."""
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.shell.run)
+                await nursery.start(self.requests.serve, await _listen_tcp(self._listen))
+                await nursery.start(self.control.serve)
+                nursery.start_soon(self._sample_load)
+                nursery.start_soon(self._keep_members)
+                nursery.start_soon(self._rejoin)
+                nursery.start_soon(_feed_watchdog)
+                self.events.publish(
+                    "started", address=f"{self.record.host}:{self.record.port}", socket=str(self.config.node.socket)
+                )
+                notify(f"READY=1\nSTATUS={self.record.name} at {self.record.host}:{self.record.port}")
+                task_status.started()
+        finally:
+            notify("STOPPING=1")
+            self._udp_socket.close()
+            self._state.close()
+
+    # --- handlers
+
+    async def _status(self, request: Status) -> StatusReply:
+        own = self.overlay.record
+        return StatusReply(
+            name=own.name,
+            node_id=own.node_id,
+            address=f"{own.host}:{own.port}",
+            version=metadata.version("sbon"),
+            coordinate=self.overlay.coordinate,
+            load=own.load,
+            accepts_operators=own.accepts_operators,
+            peers=tuple(record.name for record in self.overlay.members()),
+            operators=(),
+            engine="off",
+            uptime_s=time.monotonic() - self._started,
+            counters=self._counters(),
+        )
+
+    def _counters(self) -> dict[str, int]:
+        groups = {
+            "datagrams": self.overlay.counters,
+            "requests": self.requests.counters,
+            "control": self.control.counters,
+        }
+        return {f"{group}.{name}": count for group, counts in groups.items() for name, count in sorted(counts.items())}
+
+    def _watch(self, request: Watch) -> Follower:
+        return self.events.follow(from_start=True, forever=request.follow)
+
+    def _on_overlay_event(self, event: OverlayEvent) -> None:
+        match event:
+            case PathChanged(record=record, before_ms=before_ms, after_ms=after_ms):
+                self.events.publish(
+                    "path-changed", peer=record.name, before_ms=round(before_ms, 3), after_ms=round(after_ms, 3)
+                )
+            case JoinFailed(address=address, reason=reason):
+                self.events.publish("join-failed", address=f"{address[0]}:{address[1]}", reason=reason)
+            case Left():
+                self.events.publish("left")
+            case _:
+                place = f"{event.record.host}:{event.record.port}"
+                self.events.publish(_kebab(type(event).__name__), peer=event.record.name, address=place)
+        self._members_changed.set()
+
+    # --- tasks
+
+    async def _sample_load(self) -> None:
+        """Tell the overlay how busy the host is. The kernel's own average over a minute is smooth enough."""
+        cores = os.cpu_count() or 1
+        while self.config.node.load == "host":
+            self.overlay.set_load(os.getloadavg()[0] / cores, trio.current_time())
+            self.shell.settle()
+            await trio.sleep(LOAD_PERIOD_S)
+
+    async def _keep_members(self) -> None:
+        """Write down where members are, for the next start. That nobody is there now is no reason to forget them."""
+        kept = self._state.kept_members()
+        while True:
+            await self._members_changed.wait()
+            self._members_changed = trio.Event()
+            members = [record.address for record in self.overlay.members()]
+            if members != kept and (members or self.overlay.has_left):
+                kept = members
+                await trio.to_thread.run_sync(self._state.keep_members, members)
+            await trio.sleep(KEEP_MEMBERS_PERIOD_S)
+
+    async def _rejoin(self) -> None:
+        """After a restart: back to those who were there before, as soon as one of them answers."""
+        known = [address for address in self._state.kept_members() if address != self.record.address]
+        while known and not self.overlay.members() and not self.overlay.has_left:
+            async with trio.open_nursery() as nursery:
+                for address in random.sample(known, min(len(known), MAX_JOINS_AT_ONCE)):
+                    nursery.start_soon(self._try_to_join, address)
+            if not self.overlay.members():
+                await trio.sleep(REJOIN_PERIOD_S)
+
+    async def _try_to_join(self, address: Address) -> None:
+        with suppress(SbonError):  # an event tells why
+            await self.shell.join(address)
+
+
+async def run_until_signal(config: Config) -> None:
+    """Run a daemon until SIGTERM or SIGINT. Raises SbonError, perhaps in a group, if it cannot start."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        daemon = Daemon(config)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(daemon.run)
+            async for number in signals:
+                log.info("stopping on %s", signal.Signals(number).name)
+                nursery.cancel_scope.cancel()
+                break
+
+
+async def _feed_watchdog() -> None:
+    """Tell systemd that the event loop turns."""
+    interval_s = watchdog_interval_s()
+    while interval_s is not None:
+        notify("WATCHDOG=1")
+        await trio.sleep(interval_s)
+
+
+def _own_record(config: Config, node_id: NodeId, boot_id: int) -> NodeRecord:
+    host, port = config.node.listen_address
+    if config.node.advertise is None:
+        host, _ = _numeric((host, port), "node.listen")
+    else:
+        host, _ = _numeric((config.node.advertise, port), "node.advertise")
+    return NodeRecord(
+        node_id=node_id,
+        name=config.node.name,
+        host=host,
+        port=port,
+        boot_id=boot_id,
+        coordinate=origin(config.overlay.dimensions),
+        load=0.0 if config.node.load == "host" else config.node.load,
+        accepts_operators=config.node.accept_operators,
+    )
+
+
+def _numeric(address: Address, key: str) -> Address:
+    """The address with its host as a number. Raises SbonError if there is none."""
+    try:
+        found = socket.getaddrinfo(*address, type=socket.SOCK_DGRAM)
+    except OSError as error:
+        raise SbonError(f"cannot find the host {address[0]}: {error.strerror}: set {key} to a known one") from error
+    host, port = found[0][4][:2]
+    return str(host), int(port)
+
+
+def _bind_udp(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    udp_socket = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        udp_socket.bind(address)
+    except OSError as error:
+        udp_socket.close()
+        raise _cannot_listen("UDP", address, error) from error
+    udp_socket.setblocking(False)
+    return udp_socket
+
+
+async def _listen_tcp(address: Address) -> list[trio.SocketListener]:
+    try:
+        return await trio.open_tcp_listeners(address[1], host=address[0])
+    except OSError as error:
+        raise _cannot_listen("TCP", address, error) from error
+
+
+def _cannot_listen(protocol: str, address: Address, error: OSError) -> SbonError:
+    place = f"{protocol} {address[0]}:{address[1]}"
+    if error.errno == errno.EADDRINUSE:
+        return SbonError(f"{place} is in use: stop the process that listens there, or set node.listen to another port")
+    return SbonError(f"cannot listen at {place}: {error.strerror}: set node.listen to an address of this host")
+
+
+def _kebab(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
