@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -136,8 +137,8 @@ def choose(
     """
     domains = _domains(problem, candidates)
     sizes = {operator: len(hosts) for operator, hosts in domains.items()}
-    by_measurement = _terms(problem, domains, view, view.rtt_ms)
-    by_prediction = _terms(problem, domains, view, view.predicted)
+    by_measurement = _terms(problem, domains, view, cache(view.rtt_ms))
+    by_prediction = _terms(problem, domains, view, cache(view.predicted))
     indices, _ = minimise(by_measurement, sizes)
     hosts = dict(problem.pinned) | {operator: domains[operator][index].node_id for operator, index in indices.items()}
     choices = []
