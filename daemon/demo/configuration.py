@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ PLACEMENT = {"period_s": 2.0}
 LOAD = 0.0
 
 
-def configuration(site: Site, scenario: Scenario) -> str:
+def configuration(site: Site, scenario: Scenario, placement: Mapping[str, float] = PLACEMENT) -> str:
     """The TOML text for ``site``."""
     others = (other for other in scenario.sites if other is not site)
     rtt_ms = {other.name: scenario.rtt_ms[site.index][other.index] for other in others}
@@ -31,7 +32,7 @@ def configuration(site: Site, scenario: Scenario) -> str:
     tables: list[tuple[str, Any]] = [
         ("[node]", node),
         ("[overlay]", OVERLAY),
-        ("[placement]", PLACEMENT),
+        ("[placement]", placement),
         ("[emulation]", {"rtt_ms": rtt_ms}),
         *(("[[stream]]", msgspec.to_builtins(stream)) for stream in site.streams),
         *(("[[sink]]", msgspec.to_builtins(sink)) for sink in site.sinks),

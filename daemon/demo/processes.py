@@ -20,6 +20,7 @@ START_TIMEOUT_S = 30.0
 #: A daemon stops its engine before it ends; what is still there after this is killed.
 STOP_TIMEOUT_S = 15.0
 _LOG_LINES = 15
+_DEATH_KNOWN_AFTER_S = 0.3
 
 
 class DaemonProcess:
@@ -41,8 +42,13 @@ class DaemonProcess:
 
     async def watch(self) -> None:
         """Return never; raise SbonError with the end of its log once the daemon ends by itself."""
-        status = await self.process.wait()
-        raise SbonError(
+        await self.process.wait()
+        raise self.ended()
+
+    def ended(self) -> SbonError:
+        """What to tell about a daemon that has ended by itself."""
+        status = self.process.returncode
+        return SbonError(
             f"the daemon of {self.site.city} ended with status {status}; its log ends:\n{tail(self.site.log_file)}"
         )
 
@@ -65,7 +71,7 @@ class DaemonProcess:
 
 @asynccontextmanager
 async def running_daemons(scenario: Scenario) -> AsyncIterator[None]:
-    """Five daemons, ready. A group with SbonError leaves the block once one of them ends by itself; at its end all end."""
+    """Five daemons, ready. A group with an SbonError leaves the block once one ends by itself; then all are ended."""
     daemons: list[DaemonProcess] = []
     try:
         async with trio.open_nursery() as nursery:
@@ -79,6 +85,14 @@ async def running_daemons(scenario: Scenario) -> AsyncIterator[None]:
                 await daemon.wait_until_ready()
             yield
             nursery.cancel_scope.cancel()
+    except ExceptionGroup as group:
+        # A daemon that dies also breaks what talks to it; its own end is what the user should hear of.
+        with trio.CancelScope(shield=True):
+            await trio.sleep(_DEATH_KNOWN_AFTER_S)
+        for daemon in daemons:
+            if daemon.process.returncode is not None:
+                raise daemon.ended() from group
+        raise
     finally:
         with trio.CancelScope(shield=True):
             await stop_all(daemons)
