@@ -37,7 +37,7 @@ class Verb:
     """``arguments`` are pairs for ArgumentParser.add_argument; ``examples`` are (command, what it does)."""
 
     name: str
-    action: Callable[[argparse.Namespace], int | None]
+    action: Callable[[argparse.Namespace], None]
     help: str
     examples: tuple[tuple[str, str], ...]
     arguments: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = field(default=())
@@ -204,20 +204,12 @@ VERBS = (
         ),
     ),
 )
-DEMO = Verb(
-    "demo",
-    verbs.demo,
-    "see it work: five daemons on this machine, a query, a slow path, a move",
-    (
-        ("sbon demo", "with a live picture, in some three minutes"),
-        ("sbon demo --json --out /tmp/demo", "keep the result, print the figures as one JSON object"),
-    ),
-    talks_to_daemon=False,
-)
+DEMO = "demo"
+DEMO_HELP = "see it work: five daemons on this machine, a query, a slow path, a move"
 
 
-def make_parser(*, with_demo: bool = True) -> argparse.ArgumentParser:
-    """The parser of all verbs; without the demo's arguments it is much faster to make."""
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all verbs but the demo, which has its own and is only listed here."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="sbon",
@@ -229,7 +221,7 @@ def make_parser(*, with_demo: bool = True) -> argparse.ArgumentParser:
     default = Path(os.environ.get("SBON_SOCKET") or DEFAULT_SOCKET)
     _add_common(parser, default, json_default=False)
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
-    for verb in (*VERBS, DEMO):
+    for verb in VERBS:
         subparser = subparsers.add_parser(
             verb.name,
             help=verb.help,
@@ -242,11 +234,8 @@ def make_parser(*, with_demo: bool = True) -> argparse.ArgumentParser:
             subparser.add_argument(*names, **settings)
         if verb.talks_to_daemon:
             _add_common(subparser, argparse.SUPPRESS, json_default=argparse.SUPPRESS)
-        if verb is DEMO and with_demo:
-            from daemon.demo.command import add_arguments
-
-            add_arguments(subparser)
         subparser.set_defaults(action=verb.action)
+    subparsers.add_parser(DEMO, help=DEMO_HELP)
     return parser
 
 
@@ -271,10 +260,9 @@ def _examples(verb: Verb) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parsed = make_parser(with_demo=DEMO.name in words).parse_args(words)
     exit_status = 0
     try:
-        exit_status = parsed.action(parsed) or 0
+        exit_status = _carry_out(words)
         sys.stdout.flush()
     except* SbonError as group:
         print(f"sbon: error: {_first_line(group)}", file=sys.stderr)
@@ -284,6 +272,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except* BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exit_status
+
+
+def _carry_out(words: Sequence[str]) -> int:
+    if words[:1] == [DEMO]:
+        from daemon.demo.command import main as demo  # slow to import
+
+        return demo(words[1:])
+    parsed = make_parser().parse_args(words)
+    action: Callable[[argparse.Namespace], None] = parsed.action
+    action(parsed)
+    return 0
 
 
 def _first_line(group: BaseExceptionGroup[SbonError]) -> str:

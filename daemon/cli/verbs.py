@@ -1,6 +1,6 @@
 """What each verb of the command line does: ask the daemon, and show the answer.
 
-A verb returns nothing or an exit status, and raises SbonError; :mod:`daemon.cli.main` has the table of them.
+A verb returns nothing and raises SbonError; :mod:`daemon.cli.main` has the table of them.
 """
 
 from __future__ import annotations
@@ -151,9 +151,3 @@ def events(arguments: Arguments) -> None:
                     print(tables.event_line(event), flush=True)
 
     trio.run(watch)
-
-
-def demo(arguments: Arguments) -> int:
-    from daemon.demo.command import run_demo
-
-    return run_demo(arguments)
