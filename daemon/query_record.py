@@ -62,6 +62,7 @@ class QueryRecord(msgspec.Struct, frozen=True):
     choices: tuple[OperatorChoice, ...] = ()
     move: PendingMove | None = None
     moves: tuple[MoveReport, ...] = ()
+    running_at_s: float | None = None
     last_move_at_s: float | None = None
     error: str | None = None
 
@@ -132,6 +133,13 @@ def new_record(
         links=tuple(Link(source, target, rate) for source, target, rate in plan.links),
         choices=choices,
     )
+
+
+def running(record: QueryRecord, at_s: float) -> QueryRecord:
+    """All fragments have started. Raises SbonError if the query has ended meanwhile."""
+    if record.status is not QueryStatus.DEPLOYING:
+        raise SbonError(f"query {record.query_id} was {record.status} while it was being started")
+    return msgspec.structs.replace(record, status=QueryStatus.RUNNING, running_at_s=at_s)
 
 
 def announce(record: QueryRecord, sender: str, fragment_id: str, generation: int, target: str) -> QueryRecord:
