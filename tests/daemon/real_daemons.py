@@ -1,0 +1,64 @@
+"""Whole daemons in the process of the test, with real sockets on loopback."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from daemon.config import Config, EmulationConfig, NodeConfig
+from daemon.process import Daemon
+from overlay.config import OverlayConfig
+
+#: A test that waits so long has failed; nothing is asserted about how fast anything is.
+PATIENCE_S = 30.0
+FAST = OverlayConfig(probe_interval_s=0.05, gossip_interval_s=0.1, join_retry_s=0.1, join_timeout_s=1.0)
+
+
+def free_port() -> int:
+    """A loopback port that is free for UDP and TCP now."""
+    while True:
+        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+            tcp.bind(("127.0.0.1", 0))
+            try:
+                udp.bind(tcp.getsockname())
+            except OSError:
+                continue
+            return int(tcp.getsockname()[1])
+
+
+def make_config(
+    folder: Path, name: str, *, port: int | None = None, rtt_ms: dict[str, float] | None = None, **settings: float
+) -> Config:
+    """A daemon that lives in ``folder``; ``settings`` go to [node]."""
+    node = NodeConfig(
+        name=name,
+        listen=f"127.0.0.1:{port or free_port()}",
+        state_dir=folder / name,
+        socket=folder / f"{name}.sock",
+        load=settings.get("load", 0.0),
+    )
+    return Config(node=node, overlay=FAST, emulation=None if rtt_ms is None else EmulationConfig(rtt_ms))
+
+
+@asynccontextmanager
+async def running(*configs: Config) -> AsyncIterator[list[Daemon]]:
+    """Daemons that serve for as long as the block lasts, and end like processes that are told to stop."""
+    async with trio.open_nursery() as nursery:
+        daemons = []
+        for config in configs:
+            daemon = Daemon(config)
+            await nursery.start(daemon.run)
+            daemons.append(daemon)
+        yield daemons
+        nursery.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when ``condition`` holds."""
+    with trio.fail_after(PATIENCE_S):
+        while not condition():
+            await trio.sleep(0.01)
