@@ -57,12 +57,16 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``candidates`` hosts of least predicted cost are measured for each operator. A host looks for a better one every
     ``period_s``, but only if the operator's virtual point moved by ``displacement_threshold_ms``, and moves it only if
     that saves ``minimum_migration_saving`` (a share, 0.1 is a tenth) of its cost and repays the state that is shipped.
+    A query that was moved then rests for ``rest_s``.
+    ``strategy``: "consumer" puts all operators of queries whose sink is here at the sink, to compare with.
     """
 
+    strategy: Literal["sbon", "consumer"] = "sbon"
     candidates: Count = 10
     displacement_threshold_ms: NotNegative = 5.0
     minimum_migration_saving: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     period_s: Positive = 5.0
+    rest_s: NotNegative = 10.0
     #: One-way ms that a fully busy host counts as further away.
     load_scale_ms: NotNegative = 20.0
 

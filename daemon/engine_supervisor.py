@@ -221,7 +221,7 @@ class EngineSupervisor:
         """From the start of a process to its end."""
         start = self._start
         assert start is not None
-        self._events.publish("engine_starting")
+        self._events.publish("engine-starting")
         began_s = trio.current_time()
         process: trio.Process | None = None
         try:
@@ -231,14 +231,14 @@ class EngineSupervisor:
                 stream, hello = await self._greet(listening, process, log_start)
             except SbonError as error:
                 start.error = error
-                self._events.publish("engine_failed", error=str(error))
+                self._events.publish("engine-failed", error=str(error))
                 return
             finally:
                 self._start = None
                 start.error = start.error or (None if self._hello else UnavailableError("the daemon is shutting down"))
                 start.over.set()
             self._events.publish(
-                "engine_started", pid=hello.pid, spark=hello.spark_version, seconds=trio.current_time() - began_s
+                "engine-started", pid=hello.pid, spark=hello.spark_version, seconds=trio.current_time() - began_s
             )
             async with stream:
                 idle = await self._serve(process)
@@ -251,9 +251,9 @@ class EngineSupervisor:
                 with trio.CancelScope(shield=True):
                     await _end(process)
         if idle:
-            self._events.publish("engine_stopped", reason=f"no fragment for {self._config.idle_s:g} s")
+            self._events.publish("engine-stopped", reason=f"no fragment for {self._config.idle_s:g} s")
         else:
-            self._events.publish("engine_lost", status=process.returncode, last_words=self._last_words(log_start))
+            self._events.publish("engine-lost", status=process.returncode, last_words=self._last_words(log_start))
             assert self._listener is not None
             self._listener.engine_lost()
 

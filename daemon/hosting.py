@@ -174,7 +174,7 @@ class Hosting:
 
     def _fail(self, fragment: HostedFragment, error: str) -> None:
         fragment.error = error
-        self._events.publish("fragment_failed", fragment=fragment.fragment_id, error=error)
+        self._events.publish("fragment-failed", fragment=fragment.fragment_id, error=error)
         self._report_due.set()
         self._tell_waiting()
 
@@ -219,7 +219,7 @@ class Hosting:
         fragment.up = self._supervisor.hello is hello
         if not fragment.up:
             raise UnavailableError("the engine ended while the fragment was starting")
-        self._events.publish("fragment_started", fragment=fragment.fragment_id, generation=fragment.generation)
+        self._events.publish("fragment-started", fragment=fragment.fragment_id, generation=fragment.generation)
         self._report_due.set()
         self._tell_waiting()
 
@@ -236,7 +236,7 @@ class Hosting:
         fragment.up = False
         self._supervisor.forget_status(fragment.fragment_id)
         del self._fragments[fragment.fragment_id]
-        self._events.publish("fragment_released", fragment=fragment.fragment_id, generation=fragment.generation)
+        self._events.publish("fragment-released", fragment=fragment.fragment_id, generation=fragment.generation)
         self._tell_waiting()
 
     # --- asked by keepers and other hosts
@@ -275,7 +275,7 @@ class Hosting:
         finally:
             if self._is_here(fragment):
                 self._settle_soon(fragment)
-        self._events.publish("move_accepted", fragment=fragment.fragment_id, generation=fragment.generation)
+        self._events.publish("move-accepted", fragment=fragment.fragment_id, generation=fragment.generation)
         return Done()
 
     async def _make_way(self, assignment: Assignment) -> None:
@@ -369,7 +369,7 @@ class Hosting:
                     )
                 )
         self._events.publish(
-            "link_connected",
+            "link-connected",
             fragment=fragment.fragment_id,
             producer=location.fragment_id,
             node=self._peers.name(location.node_id),
@@ -433,6 +433,7 @@ class Hosting:
         if not fragment.up or fragment.settling or fragment.record.phase is not Phase.RUNNING:
             raise UnavailableError(f"{fragment_id} is still starting: try again in some seconds")
         fragment.conducting = True
+        fragment.confirmed = False  # whatever happens, the next word on it is the keeper's
         try:
             yield fragment
         finally:
@@ -444,7 +445,6 @@ class Hosting:
         """Have the engine let go of the fragment; its folder is then all of it. Returns its size in bytes."""
         async with fragment.lock:
             self._store.write(fragment, Phase.STOPPING)
-            fragment.confirmed = False
             reply = await self._supervisor.call(
                 Migrate(fragment.fragment_id, fragment.generation, self._peers.node_id), START_TIMEOUT_S
             )

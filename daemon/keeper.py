@@ -144,7 +144,7 @@ class Keeper:
     def set_running(self, query_id: str) -> None:
         """All fragments have started. Raises SbonError if the query has ended meanwhile."""
         self._store(query_record.running(self.record(query_id), self._wall_s()))
-        self._events.publish("query_running", query=query_id)
+        self._events.publish("query-running", query=query_id)
 
     async def withdraw(self, query_id: str) -> None:
         """The deployment failed: release what was started, and forget that there was such a query."""
@@ -160,7 +160,7 @@ class Keeper:
             return
         self._store(query_record.ended(record, status, error))
         details = {} if error is None else {"error": error}
-        self._events.publish(f"query_{status}", query=query_id, **details)
+        self._events.publish(f"query-{status}", query=query_id, **details)
         if self._nursery is not None:
             self._nursery.start_soon(self._release, record)
 
@@ -200,7 +200,7 @@ class Keeper:
         assignment = record.assignment(message.fragment_id)
         self._store(record)
         if record.move is not before.move:
-            what = "move_revoked" if record.move is None else "move_committed"
+            what = "move-revoked" if record.move is None else "move-committed"
             self._events.publish(what, fragment=message.fragment_id, node=self._peers.name(sender))
         return Claimed(assignment)
 
@@ -284,10 +284,12 @@ class Keeper:
     async def _expire(self, query_id: str, move: query_record.PendingMove) -> None:
         await trio.sleep(MOVE_TIMEOUT_S)
         record = self._records.get(query_id)
-        if record is not None and record.move is not None and record.move.generation == move.generation:
-            if record.move.fragment_id == move.fragment_id:
-                self._store(query_record.expired(record))
-                self._events.publish("move_expired", fragment=move.fragment_id, generation=move.generation)
+        now = None if record is None else record.move
+        if record is None or now is None:
+            return
+        if (now.fragment_id, now.generation) == (move.fragment_id, move.generation):
+            self._store(query_record.expired(record))
+            self._events.publish("move-expired", fragment=move.fragment_id, generation=move.generation)
 
     async def _move_done(self, message: MoveDone, _sender: str) -> Done:
         report = message.report

@@ -186,7 +186,7 @@ class Peers:
             self._probe_soon(node_id)
         with trio.move_on_after(PROBE_PATIENCE_S):
             for node_id in unknown:
-                while self._may_be_measured(node_id):  # noqa: ASYNC110 - the overlay has no event for it
+                while self._may_be_measured(node_id):
                     await trio.sleep(_PROBE_POLL_S)
         measured = ((node_id, self.overlay.measured_rtt_ms(node_id)) for node_id in node_ids)
         return Latencies({node_id: rtt_ms for node_id, rtt_ms in measured if rtt_ms is not None})

@@ -1,0 +1,203 @@
+"""From the text of a query to running fragments, at the owner of its sink, which becomes its keeper."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+
+from daemon import query_record
+from daemon.config import Config
+from daemon.events import Events
+from daemon.hosting import START_TIMEOUT_S
+from daemon.keeper import Keeper
+from daemon.peers import Peers
+from daemon.query_messages import (
+    Describe,
+    Description,
+    Hosted,
+    HostFragment,
+    PrepareEngine,
+    QueryStatus,
+    SubmitQuery,
+    Submitted,
+)
+from daemon.requests import Done
+from overlay.records import NodeRecord
+from sbon.errors import QueryError, SbonError
+from sbon.fragment import FragmentSpec
+from sbon.network_usage import Link
+from sbon.placement.full_optimizer import (
+    OperatorChoice,
+    candidate_objective,
+    choose,
+    paths_to_measure,
+    virtual_places,
+)
+from sbon.placement.problem import PlacementProblem
+from sbon.sql.catalog import Catalog
+from sbon.sql.plan import QueryPlan, plan_query
+
+log = logging.getLogger("sbon.deployment")
+
+DEPLOY_TIMEOUT_S = 540.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What can be named in a query now. ``twice`` are names that several nodes claim, ``silent`` who did not answer."""
+
+    catalog: Catalog
+    twice: dict[str, str]
+    silent: tuple[str, ...]
+
+
+class Deployment:
+    """Submits queries from here, and deploys those whose sinks are here."""
+
+    def __init__(self, peers: Peers, keeper: Keeper, config: Config, events: Events) -> None:
+        self._peers = peers
+        self._keeper = keeper
+        self._config = config
+        self._events = events
+        peers.handle(Describe, self._describe)
+        peers.handle(SubmitQuery, self._deploy_for)
+
+    async def submit(self, sql: str) -> str:
+        """Have a query deployed by the owner of its sink; its id, once it runs.
+
+        Raises QueryError for a query that cannot be planned, SbonError for one that cannot be deployed; then nothing of
+        it is left.
+        """
+        known = await self._gather_catalog()
+        try:
+            plan = plan_query(sql, "q", known.catalog)
+        except QueryError as error:
+            raise _mention_silent(error, known) from None
+        owner = plan.owners[plan.fragments[-1].fragment_id]
+        return (await self._peers.ask(owner, SubmitQuery(sql), Submitted, DEPLOY_TIMEOUT_S)).query_id
+
+    # --- catalog
+
+    async def _describe(self, _message: Describe, _sender: str) -> Description:
+        return Description(self._config.stream, self._config.sink)
+
+    async def _gather_catalog(self) -> _Known:
+        gathered = await self._peers.gather(Describe(), Description)
+        owners: dict[str, str] = {}
+        twice: dict[str, str] = {}
+        streams, sinks = {}, {}
+        for node_id, description in gathered.answers.items():
+            streams.update({stream.name: (stream, node_id) for stream in description.streams})
+            sinks.update({sink.name: (sink, node_id) for sink in description.sinks})
+            for name in [spec.name.lower() for spec in (*description.streams, *description.sinks)]:
+                first = owners.setdefault(name, node_id)
+                if first != node_id:
+                    twice[name] = f"{self._peers.name(first)} and {self._peers.name(node_id)}"
+        return _Known(Catalog(streams, sinks), twice, gathered.silent)
+
+    # --- deploying here
+
+    async def _deploy_for(self, message: SubmitQuery, _sender: str) -> Submitted:
+        known = await self._gather_catalog()
+        query_id = f"q{secrets.token_hex(4)}"
+        try:
+            plan = plan_query(message.sql, query_id, known.catalog)
+        except QueryError as error:
+            raise _mention_silent(error, known) from None
+        _refuse_ambiguous(plan, known)
+        hosts, choices = await self._place(plan)
+        record = query_record.new_record(plan, hosts, choices, keeper=self._peers.node_id, submitted_at_s=time.time())
+        self._keeper.add(record)
+        placement = {fragment_id: self._peers.name(node_id) for fragment_id, node_id in hosts.items()}
+        self._events.publish("query-placed", query=query_id, placement=placement)
+        try:
+            await self._start(plan.fragments, hosts, query_id)
+            self._keeper.set_running(query_id)
+        except BaseException as error:
+            with trio.CancelScope(shield=True), trio.move_on_after(30.0):
+                await self._keeper.withdraw(query_id)
+            if isinstance(error, SbonError):
+                self._events.publish("query-failed", query=query_id, error=str(error))
+            raise
+        return Submitted(query_id)
+
+    async def _place(self, plan: QueryPlan) -> tuple[dict[str, str], tuple[OperatorChoice, ...]]:
+        """Hosts of all fragments, and why."""
+        links = tuple(Link(source, target, rate) for source, target, rate in plan.links)
+        problem = PlacementProblem(links, plan.owners)
+        settings = self._config.placement
+        if settings.strategy == "consumer" or not problem.unpinned:
+            return {**dict.fromkeys(problem.unpinned, self._peers.node_id), **plan.owners}, ()
+        view = self._peers.cost_view({}, settings.load_scale_ms)
+        virtual = virtual_places(problem, view)
+        candidates: dict[str, Sequence[NodeRecord]] = {
+            operator: self._peers.overlay.search(
+                candidate_objective(problem, operator, virtual, view), settings.candidates
+            )
+            for operator in problem.unpinned
+        }
+        measured = await self._peers.measure(paths_to_measure(problem, candidates))
+        view = self._peers.cost_view(measured, settings.load_scale_ms)
+        placement = choose(problem, candidates, view, virtual, explained=settings.candidates)
+        return {**placement.hosts, **plan.owners}, placement.choices
+
+    async def _start(self, fragments: Sequence[FragmentSpec], hosts: dict[str, str], query_id: str) -> None:
+        """Engines side by side, then each fragment as soon as those that feed it run."""
+        has_started = {spec.fragment_id: trio.Event() for spec in fragments}
+
+        async def prepare(node_id: str) -> None:
+            try:
+                await self._peers.ask(node_id, PrepareEngine(), Done, START_TIMEOUT_S)
+            except SbonError as error:
+                raise type(error)(f"{self._peers.name(node_id)}: {error}") from error
+
+        async def start(spec: FragmentSpec) -> None:
+            for port in spec.ports:
+                for producer in port.producers:
+                    await has_started[producer].wait()
+            node_id = hosts[spec.fragment_id]
+            message = HostFragment(self._keeper.record(query_id).assignment(spec.fragment_id))
+            try:
+                hosted = await self._peers.ask(node_id, message, Hosted, START_TIMEOUT_S)
+            except SbonError as error:
+                raise type(error)(f"{spec.fragment_id} on {self._peers.name(node_id)}: {error}") from error
+            if self._keeper.record(query_id).status is not QueryStatus.DEPLOYING:
+                raise SbonError(f"query {query_id} was cancelled while it was being started")
+            self._keeper.started(query_id, spec.fragment_id, hosted.flight_address, hosted.output_schema)
+            has_started[spec.fragment_id].set()
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for node_id in set(hosts.values()):
+                    nursery.start_soon(prepare, node_id)
+            async with trio.open_nursery() as nursery:
+                for spec in fragments:
+                    nursery.start_soon(start, spec)
+        except* SbonError as errors:
+            raise _first(errors) from None
+
+
+def _first(errors: BaseExceptionGroup[SbonError]) -> SbonError:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, SbonError)
+    return error
+
+
+def _mention_silent(error: QueryError, known: _Known) -> QueryError:
+    """What is missing may be declared by a node that does not answer."""
+    return QueryError(f"{error} (no answer from {', '.join(known.silent)})") if known.silent else error
+
+
+def _refuse_ambiguous(plan: QueryPlan, known: _Known) -> None:
+    for spec in plan.fragments:
+        for declared in (spec.stream, spec.sink):
+            owners = known.twice.get(declared.name.lower()) if declared is not None else None
+            if declared is not None and owners is not None:
+                raise QueryError(f"{declared.name} is declared by {owners}: rename one of them")

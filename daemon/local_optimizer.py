@@ -1,0 +1,168 @@
+"""The local optimizer as a task: this host looks, again and again, whether its operators should be elsewhere.
+
+What is worth a search and what is worth a move is decided by :mod:`sbon.placement.local_optimizer`; here the facts are
+gathered for it, by query from the query's keeper (SBON ICDE'06 section 3.2), and moves are carried out, one after
+another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+
+import trio
+
+from daemon.config import PlacementConfig
+from daemon.events import Events
+from daemon.hosted_fragment import HostedFragment
+from daemon.hosting import Hosting
+from daemon.migration import Conductor
+from daemon.peers import Peers
+from daemon.query_messages import DescribeQuery, QueryStatus, QueryView
+from sbon.errors import SbonError
+from sbon.placement.full_optimizer import candidate_objective, choose, paths_to_measure
+from sbon.placement.local_optimizer import (
+    Action,
+    Decision,
+    LocalPolicy,
+    Observation,
+    decide,
+    groups,
+    local_problem,
+    observe,
+    reason_to_search,
+)
+
+log = logging.getLogger("sbon.local_optimizer")
+
+#: News about paths come in crowds: they are looked at together, and not more often than this.
+LEAST_PAUSE_S = 1.0
+
+_Group = tuple[str, ...]
+
+
+class LocalOptimizer:
+    """Evaluates the unpinned fragments hosted here, every ``period_s`` and soon after a path has changed."""
+
+    def __init__(
+        self, peers: Peers, hosting: Hosting, conductor: Conductor, events: Events, settings: PlacementConfig
+    ) -> None:
+        self._peers = peers
+        self._hosting = hosting
+        self._conductor = conductor
+        self._events = events
+        self._settings = settings
+        self._policy = LocalPolicy(
+            displacement_threshold_ms=settings.displacement_threshold_ms,
+            minimum_saving_ratio=settings.minimum_migration_saving,
+            rest_s=settings.rest_s,
+        )
+        self._news = trio.Event()
+        #: What was observed at the last search of each group that led to a decision.
+        self._observed: dict[_Group, Observation] = {}
+        self._said: dict[_Group, str] = {}
+
+    def path_changed(self) -> None:
+        """Look soon."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            with trio.move_on_after(self._settings.period_s):
+                await self._news.wait()
+            self._news = trio.Event()
+            if self._settings.strategy == "sbon":
+                await self._evaluate_all()
+            await trio.sleep(min(LEAST_PAUSE_S, self._settings.period_s))
+
+    async def _evaluate_all(self) -> None:
+        by_query: defaultdict[tuple[str, str], list[HostedFragment]] = defaultdict(list)
+        for fragment in self._hosting.fragments:
+            assignment = fragment.record.assignment
+            if fragment.up and fragment.confirmed and not assignment.spec.pinned:
+                by_query[assignment.keeper, assignment.query_id].append(fragment)
+        here = {fragment.fragment_id for fragments in by_query.values() for fragment in fragments}
+        for known in (self._observed, self._said):
+            for group in [group for group in known if not here.issuperset(group)]:
+                del known[group]
+        for (keeper, query_id), fragments in by_query.items():
+            try:
+                view = await self._peers.ask(keeper, DescribeQuery(query_id), QueryView)
+                await self._evaluate_query(view, [fragment.fragment_id for fragment in fragments])
+            except SbonError as error:
+                log.info("%s is not evaluated now: %s", query_id, error)
+
+    async def _evaluate_query(self, view: QueryView, here: list[str]) -> None:
+        # A query that rests is not even searched for: what is found now would have to be found again.
+        rests = view.since_last_move_s < self._policy.rest_s
+        if view.status is not QueryStatus.RUNNING or view.moving is not None or rests:
+            return
+        placement = {fragment.spec.fragment_id: fragment.node_id for fragment in view.fragments}
+        for group in groups(view.links, placement, here, self._peers.node_id):
+            decision = await self._evaluate_group(view, placement, group)
+            if decision is not None and decision.action is Action.MOVE:
+                await self._carry_out(decision)
+                return  # everything is different now
+
+    async def _evaluate_group(self, view: QueryView, placement: dict[str, str], group: _Group) -> Decision | None:
+        host = self._peers.node_id
+        settings = self._settings
+        problem = local_problem(view.links, placement, group)
+        costs = self._peers.cost_view({}, settings.load_scale_ms)
+        before = self._observed.get(group)
+        now = observe(problem, host, costs, before)
+        reason = reason_to_search(before, now, self._policy)
+        if reason is None:
+            return None
+        candidates = {
+            operator: self._peers.overlay.search(
+                candidate_objective(problem, operator, now.virtual, costs), settings.candidates
+            )
+            for operator in problem.unpinned
+        }
+        own = self._peers.overlay.record
+        for found in candidates.values():
+            if own not in found and own.accepts_operators:
+                found.append(own)
+        measured = await self._peers.measure(paths_to_measure(problem, candidates))
+        costs = self._peers.cost_view(measured, settings.load_scale_ms)
+        best = choose(problem, candidates, costs, now.virtual, explained=settings.candidates)
+        states = {fragment.spec.fragment_id: fragment.status for fragment in view.fragments}
+        decision = decide(
+            problem,
+            host,
+            best,
+            costs,
+            state_bytes={operator: status.state_bytes for operator, status in states.items() if status is not None},
+            remaining_lifetime_s=view.age_s,
+            since_last_move_s=view.since_last_move_s,
+            policy=self._policy,
+        )
+        if decision.action is Action.STAY and all(choice.candidates[0].measured for choice in best.choices):
+            self._observed[group] = now  # a decision on facts: it stands until they change
+        self._tell(group, reason, decision)
+        return decision
+
+    def _tell(self, group: _Group, reason: str, decision: Decision) -> None:
+        """An event for each decision that says anything new."""
+        said = f"{decision.action}: {decision.reason}"
+        if self._said.get(group) != said:
+            self._said[group] = said
+            self._events.publish(
+                "placement-evaluated",
+                fragments=list(group),
+                because=reason,
+                decision=str(decision.action),
+                reason=decision.reason,
+                cost_now=decision.cost_now,
+                cost_then=decision.cost_then,
+            )
+
+    async def _carry_out(self, decision: Decision) -> None:
+        for move in decision.moves:
+            try:
+                await self._conductor.move(move.operator, move.target, decision.reason)
+            except SbonError as error:
+                log.warning("a move of %s failed: %s", move.operator, error)
+                return

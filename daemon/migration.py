@@ -1,0 +1,170 @@
+"""The conductor of a move, at the host that the fragment leaves (SBON ICDE'06 section 3.3; DESIGN: Ownership).
+
+The steps: *announce* (the keeper grants the target the next generation), *prepare* (the target starts its engine while
+the fragment still runs), *stop*, *ship* (the folder, its durable acceptance, and the target's claim, which commits the
+move), *activate* (the target instantiates it from the folder and connects its inputs; the keeper points its consumers
+at it). If anything fails before the commit, the fragment goes on here; if it is not known whether it failed, the keeper is
+asked, and until it answers the fragment rests: it is never lost and never runs twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+from daemon.events import Events
+from daemon.hosted_fragment import HostedFragment
+from daemon.hosting import START_TIMEOUT_S, Hosting
+from daemon.peers import Peers
+from daemon.query_messages import (
+    AcceptFragment,
+    AnnounceMove,
+    Assignment,
+    AwaitRunning,
+    ConductMove,
+    MoveDone,
+    MoveGranted,
+    MoveReport,
+    NowRunning,
+    PrepareEngine,
+)
+from daemon.requests import Done
+from sbon.errors import SbonError, UnavailableError
+
+log = logging.getLogger("sbon.migration")
+
+#: For each MiB of a folder on its way, and for the target to make it durable.
+SHIP_TIMEOUT_S = 60.0
+
+
+class Conductor:
+    """Moves fragments away from this host. Several may move at once, of different queries."""
+
+    def __init__(self, peers: Peers, hosting: Hosting, events: Events) -> None:
+        self._peers = peers
+        self._hosting = hosting
+        self._events = events
+        peers.handle(ConductMove, self._conduct)
+
+    async def _conduct(self, message: ConductMove, _sender: str) -> MoveReport:
+        fragment = self._hosting.find(message.fragment_id)
+        if fragment is not None and fragment.generation != message.generation:
+            raise UnavailableError(f"{message.fragment_id} has just changed its owner: try again")
+        return await self.move(message.fragment_id, message.target, message.reason)
+
+    async def move(self, fragment_id: str, target: str, reason: str) -> MoveReport:
+        """Move a fragment that runs here to the node ``target``; return when it runs there.
+
+        Raises SbonError, with the reason, if it stays here. Raises UnavailableError too if it has gone, but cannot be
+        seen to run yet: its new host goes on trying.
+        """
+        with self._hosting.conducting(fragment_id) as fragment:
+            return await _Move(self._peers, self._hosting, self._events, fragment, target, reason).carry_out()
+
+
+class _Move:
+    """One move, with what is measured of it."""
+
+    def __init__(
+        self, peers: Peers, hosting: Hosting, events: Events, fragment: HostedFragment, target: str, reason: str
+    ) -> None:
+        self._peers = peers
+        self._hosting = hosting
+        self._events = events
+        self._fragment = fragment
+        self._target = target
+        self._reason = reason
+        self._steps_s: dict[str, float] = {}
+
+    async def carry_out(self) -> MoveReport:
+        fragment = self._fragment
+        name = self._peers.name(self._target)
+        shipping = False
+        state_bytes = 0
+        try:
+            with self._step("announce"):
+                granted = await self._announce()
+            with self._step("prepare"):
+                await self._peers.ask(self._target, PrepareEngine(), Done, START_TIMEOUT_S)
+            stopped_s = trio.current_time()
+            with self._step("stop"):
+                state_bytes = await self._hosting.stop(fragment)
+            with self._step("ship"):
+                shipping = True
+                await self._peers.send_folder(
+                    self._target, AcceptFragment(granted), fragment.folder, Done, SHIP_TIMEOUT_S
+                )
+        except SbonError as error:
+            if await self._stays() or not shipping:
+                self._events.publish("move-failed", fragment=fragment.fragment_id, target=name, error=str(error))
+                raise type(error)(f"{fragment.fragment_id} stays where it is: {error}") from error
+            # Only the answer was lost: it has gone.
+        with self._step("activate"):
+            running = await self._peers.ask(
+                self._target, AwaitRunning(fragment.fragment_id, granted.generation), NowRunning, START_TIMEOUT_S + 10.0
+            )
+            idle_s = running.waited_s if running.batch_id < 0 else 0.0
+            downtime_s = trio.current_time() - stopped_s - idle_s
+        report = MoveReport(
+            query_id=granted.query_id,
+            fragment_id=fragment.fragment_id,
+            generation=granted.generation,
+            source=self._peers.overlay.record.name,
+            target=name,
+            reason=self._reason,
+            state_bytes=state_bytes,
+            downtime_ms=downtime_s * 1000.0,
+            steps_s=self._steps_s,
+        )
+        await self._finish(report)
+        return report
+
+    async def _announce(self) -> Assignment:
+        assignment = self._fragment.record.assignment
+        message = AnnounceMove(assignment.query_id, assignment.fragment_id, assignment.generation, self._target)
+        return (await self._peers.ask(assignment.keeper, message, MoveGranted)).assignment
+
+    async def _stays(self) -> bool:
+        """Whether the fragment is still ours after a failure. If the keeper does not answer, hosting goes on asking."""
+        try:
+            return await self._hosting.reclaim(self._fragment)
+        except UnavailableError:
+            return True
+
+    async def _finish(self, report: MoveReport) -> None:
+        self._events.publish("migrated", **_as_fields(report))
+        try:
+            await self._peers.ask(self._fragment.record.assignment.keeper, MoveDone(report), Done)
+        except SbonError as error:
+            log.info("the keeper does not hear of the end of the move: %s", error)
+        await self._hosting.hand_over(self._fragment)
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        began_s = trio.current_time()
+        yield
+        self._steps_s[name] = trio.current_time() - began_s
+        self._events.publish(
+            f"move-{name}",
+            fragment=self._fragment.fragment_id,
+            target=self._peers.name(self._target),
+            seconds=self._steps_s[name],
+        )
+
+
+def _as_fields(report: MoveReport) -> dict[str, object]:
+    """For an event: the report under the names that events use."""
+    return {
+        "query": report.query_id,
+        "fragment": report.fragment_id,
+        "generation": report.generation,
+        "source": report.source,
+        "target": report.target,
+        "reason": report.reason,
+        "state_bytes": report.state_bytes,
+        "downtime_ms": report.downtime_ms,
+        "steps_s": report.steps_s,
+    }

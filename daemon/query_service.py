@@ -1,0 +1,283 @@
+"""Queries, as the control socket offers them, and everything behind them put together.
+
+Any node may be asked about any query: its keeper is found by asking all nodes what they keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import trio
+
+from daemon.config import Config
+from daemon.control import Control
+from daemon.control_messages import (
+    Cancel,
+    Candidate,
+    Done,
+    Explain,
+    Explanation,
+    Migrate,
+    OperatorExplanation,
+    OperatorInfo,
+    Operators,
+    OperatorsReply,
+    Queries,
+    QueriesReply,
+    QueryInfo,
+    Submit,
+    SubmitReply,
+)
+from daemon.deployment import Deployment
+from daemon.engine_supervisor import EngineSupervisor
+from daemon.events import Events
+from daemon.hosting import Hosting
+from daemon.keeper import MOVE_TIMEOUT_S, Keeper
+from daemon.local_optimizer import LocalOptimizer
+from daemon.migration import Conductor
+from daemon.peers import Overlay, Peers, Requests
+from daemon.query_messages import (
+    CancelQuery,
+    FragmentView,
+    ListQueries,
+    MoveReport,
+    QueryStatus,
+    QueryView,
+    QueryViews,
+    RequestMove,
+)
+from daemon.requests import Done as RequestDone
+from overlay.identity import NodeId
+from sbon.errors import SbonError
+from sbon.placement.full_optimizer import OperatorChoice
+
+
+class QueryService:
+    """Keeper, host, conductor and optimizer of one node, and the verbs about queries."""
+
+    def __init__(
+        self,
+        config: Config,
+        overlay: Overlay,
+        requests: Requests,
+        events: Events,
+        probe_soon: Callable[[NodeId], None],
+        *,
+        engine_command: Sequence[str] | None = None,
+    ) -> None:
+        """Reads the records of the queries kept here. ``engine_command`` starts another engine than ours, for tests.
+
+        Raises SbonError if what is in the state directory cannot be read.
+        """
+        node = config.node
+        state_dir: Path = node.state_dir
+        self._peers = Peers(overlay, requests, probe_soon)
+        self.supervisor = EngineSupervisor(
+            node.name,
+            overlay.record.host if node.advertise is None else node.listen_address[0],
+            node.socket.with_name(f"{node.socket.name}.engine"),
+            state_dir,
+            config.engine,
+            events,
+            **({} if engine_command is None else {"command": engine_command}),
+        )
+        self.hosting = Hosting(self._peers, self.supervisor, events, state_dir / "fragments")
+        self.keeper = Keeper(self._peers, events, state_dir / "queries")
+        conductor = Conductor(self._peers, self.hosting, events)
+        self._optimizer = LocalOptimizer(self._peers, self.hosting, conductor, events, config.placement)
+        self._deployment = Deployment(self._peers, self.keeper, config, events)
+
+    def register(self, control: Control) -> None:
+        control.handle(Submit, self._submit)
+        control.handle(Queries, self._queries)
+        control.handle(Operators, self._operators)
+        control.handle(Explain, self._explain)
+        control.handle(Migrate, self._migrate)
+        control.handle(Cancel, self._cancel)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Resume what was here, and serve until cancelled. Peers can be asked already."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.supervisor.run, self.hosting)
+            await nursery.start(self.keeper.run)
+            await nursery.start(self.hosting.run)
+            nursery.start_soon(self._optimizer.run)
+            task_status.started()
+
+    def path_changed(self) -> None:
+        """A round trip from here has really changed."""
+        self._optimizer.path_changed()
+
+    def hosted(self) -> tuple[str, ...]:
+        """Ids of the fragments on this node."""
+        return tuple(fragment.fragment_id for fragment in self.hosting.fragments)
+
+    # --- verbs
+
+    async def submit(self, sql: str) -> str:
+        """The id of a new query, once its operators run. SbonError, and nothing is left of it, otherwise."""
+        return await self._deployment.submit(sql)
+
+    async def views(self) -> list[QueryView]:
+        """All queries of all nodes that answer, oldest first."""
+        gathered = await self._peers.gather(ListQueries(), QueryViews)
+        views = [view for answer in gathered.answers.values() for view in answer.queries]
+        return sorted(views, key=lambda view: (view.submitted_at_s, view.query_id))
+
+    async def view(self, query_id: str) -> QueryView:
+        """Raises SbonError if nobody who answers keeps such a query."""
+        gathered = await self._peers.gather(ListQueries(), QueryViews)
+        for answer in gathered.answers.values():
+            for view in answer.queries:
+                if view.query_id == query_id:
+                    assert isinstance(view, QueryView)
+                    return view
+        raise self._unknown(f"query {query_id}", gathered.silent)
+
+    async def migrate(self, fragment_id: str, node: str) -> MoveReport:
+        """Move a fragment to a node, by name or id; what was measured of it, once it runs there.
+
+        Raises SbonError if it is refused, or if it failed and the fragment stays where it is.
+        """
+        target = self._peers.overlay.find(node)
+        if target is None:
+            raise SbonError(f'no node "{node}" is known here: see `sbon nodes`')
+        gathered = await self._peers.gather(ListQueries(), QueryViews)
+        for answer in gathered.answers.values():
+            for view in answer.queries:
+                if any(fragment.spec.fragment_id == fragment_id for fragment in view.fragments):
+                    request = RequestMove(fragment_id, target.node_id, "asked for by hand")
+                    return await self._peers.ask(view.keeper, request, MoveReport, MOVE_TIMEOUT_S + 10.0)
+        raise self._unknown(f"fragment {fragment_id}", gathered.silent)
+
+    async def cancel(self, query_id: str) -> None:
+        """End a query. Hosts that cannot be reached now delete their part when they are back."""
+        view = await self.view(query_id)
+        await self._peers.ask(view.keeper, CancelQuery(query_id), RequestDone)
+
+    def _unknown(self, what: str, silent: Sequence[str]) -> SbonError:
+        missing = f" (no answer from {', '.join(silent)})" if silent else ""
+        see = "queries" if what.startswith("query") else "operators"
+        return SbonError(f"there is no {what}: see `sbon {see}`{missing}")
+
+    # --- the control socket
+
+    async def _submit(self, request: Submit) -> SubmitReply:
+        return SubmitReply(await self.submit(request.sql))
+
+    async def _queries(self, _request: Queries) -> QueriesReply:
+        return QueriesReply(tuple(self._query_info(view) for view in await self.views()))
+
+    async def _operators(self, _request: Operators) -> OperatorsReply:
+        return OperatorsReply(
+            tuple(
+                self._operator_info(fragment)
+                for view in await self.views()
+                if not view.status.ended
+                for fragment in view.fragments
+            )
+        )
+
+    async def _explain(self, request: Explain) -> Explanation:
+        view = await self.view(request.query)
+        choices = {choice.operator: choice for choice in view.choices}
+        return Explanation(
+            query_id=view.query_id,
+            sql=view.sql,
+            operators=tuple(
+                self._explained(view, fragment, choices.get(fragment.spec.fragment_id)) for fragment in view.fragments
+            ),
+            network_usage=view.network_usage,
+            network_usage_at_consumer=view.network_usage_at_consumer,
+        )
+
+    async def _migrate(self, request: Migrate) -> Done:
+        report = await self.migrate(request.fragment, request.node)
+        return Done(
+            f"{report.fragment_id} moved from {report.source} to {report.target}: {report.state_bytes} bytes of state, "
+            f"{report.downtime_ms:.0f} ms without it"
+        )
+
+    async def _cancel(self, request: Cancel) -> Done:
+        await self.cancel(request.query)
+        return Done(f"query {request.query} is cancelled")
+
+    def _query_info(self, view: QueryView) -> QueryInfo:
+        moving = view.moving is not None and view.status is QueryStatus.RUNNING
+        return QueryInfo(
+            query_id=view.query_id,
+            state="moving" if moving else str(view.status),
+            keeper=self._peers.name(view.keeper),
+            fragments=len(view.fragments),
+            submitted_s=view.submitted_at_s,
+            sql=view.sql,
+            error=view.error,
+            network_usage=view.network_usage,
+            network_usage_at_consumer=view.network_usage_at_consumer,
+        )
+
+    def _operator_info(self, fragment: FragmentView) -> OperatorInfo:
+        spec, status = fragment.spec, fragment.status
+        info = OperatorInfo(
+            fragment_id=spec.fragment_id,
+            query_id=spec.query_id,
+            kind=str(spec.kind),
+            node=self._peers.name(fragment.node_id),
+            generation=fragment.generation,
+            state=fragment.state,
+        )
+        if status is None:
+            return info
+        return OperatorInfo(
+            fragment_id=info.fragment_id,
+            query_id=info.query_id,
+            kind=info.kind,
+            node=info.node,
+            generation=info.generation,
+            state=info.state,
+            input_rate_bytes_per_s=sum(port.rate_bytes_per_s for port in status.ports),
+            input_rate_rows_per_s=sum(port.rate_rows_per_s for port in status.ports),
+            output_rate_bytes_per_s=status.output_rate_bytes_per_s,
+            output_rows=status.output_rows,
+            late_rows=status.late_rows,
+            state_bytes=status.state_bytes,
+            selectivity=status.selectivity,
+            watermark_ms=status.watermark_ms,
+            error=status.error,
+        )
+
+    def _explained(self, view: QueryView, fragment: FragmentView, choice: OperatorChoice | None) -> OperatorExplanation:
+        """Why a fragment is where it is: its last move, or else the choice at the start."""
+        spec, node = fragment.spec, self._peers.name(fragment.node_id)
+        moves = [move for move in view.moves if move.fragment_id == spec.fragment_id]
+        if spec.pinned:
+            reason = f"pinned: {node} owns its {spec.kind}"
+        elif moves:
+            reason = f"moved there from {moves[-1].source}: {moves[-1].reason}"
+        else:
+            reason = "all operators are placed at the consumer" if choice is None else choice.reason
+        if choice is None:
+            return OperatorExplanation(spec.fragment_id, str(spec.kind), node, spec.pinned, spec.sql, reason)
+        return OperatorExplanation(
+            fragment_id=spec.fragment_id,
+            kind=str(spec.kind),
+            node=node,
+            pinned=spec.pinned,
+            sql=spec.sql,
+            reason=reason,
+            virtual_point_ms=choice.virtual_point_ms,
+            candidates=tuple(
+                Candidate(
+                    node=candidate.name,
+                    load=candidate.load,
+                    predicted_cost=candidate.predicted_cost,
+                    measured_cost=candidate.measured_cost,
+                    measured=candidate.measured,
+                )
+                for candidate in choice.candidates
+            ),
+            cost=choice.cost,
+            runner_up=None if choice.runner_up is None else self._peers.name(choice.runner_up),
+            runner_up_cost=choice.runner_up_cost,
+        )
