@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import msgspec
-import trio
 
 from daemon.config import parse_address
 from daemon.control import Control
@@ -147,11 +146,9 @@ class OverlayService:
         a, b = self.find(request.a), self.find(request.b)
         if a.node_id == b.node_id:
             raise SbonError("a node has no round trip to itself: name two nodes")
-        self._pretended()
         _check_rtt(request.rtt_ms)
-        async with trio.open_nursery(strict_exception_groups=False) as nursery:
-            nursery.start_soon(self._emulate_at, a, b, request.rtt_ms)
-            nursery.start_soon(self._emulate_at, b, a, request.rtt_ms)
+        await self._emulate_at(a, b, request.rtt_ms)
+        await self._emulate_at(b, a, request.rtt_ms)
         return Done(f"round trips between {a.name} and {b.name} now take {request.rtt_ms:g} ms")
 
     async def _emulate_at(self, place: NodeRecord, peer: NodeRecord, rtt_ms: float) -> None:
