@@ -3,7 +3,9 @@
 The steps: *announce* (the keeper grants the target the next generation), *prepare* (the target starts its engine while
 the fragment still runs), *stop*, *ship* (the folder, its durable acceptance, and the target's claim, which commits the
 move), *activate* (the target instantiates it from the folder and connects its inputs; the keeper points its consumers
-at it). If anything fails before the commit, the fragment goes on here; if it is not known whether it failed, the keeper is
+at it).
+
+If anything fails before the commit, the fragment goes on here; if it is not known whether it failed, the keeper is
 asked, and until it answers the fragment rests: it is never lost and never runs twice.
 """
 

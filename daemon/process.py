@@ -29,6 +29,7 @@ from daemon.events import Events, Follower
 from daemon.identity_file import StateFolder
 from daemon.notify import notify, watchdog_interval_s
 from daemon.overlay_service import OverlayService
+from daemon.query_service import QueryService
 from daemon.requests import PeerRequests
 from overlay.events import Event as OverlayEvent
 from overlay.events import JoinFailed, Left, PathChanged
@@ -70,6 +71,8 @@ class Daemon:
         self.control.stream(Watch, self._watch)
         self.overlay_service = OverlayService(self.shell, self.requests, self.emulation)
         self.overlay_service.register(self.control)
+        self.query_service = QueryService(config, self.overlay, self.requests, self.events, self.shell.probe_soon)
+        self.query_service.register(self.control)
         self._members_changed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -77,6 +80,8 @@ class Daemon:
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.shell.run)
+                # What was here is known before anybody can ask for it.
+                await nursery.start(self.query_service.run)
                 await nursery.start(self.requests.serve, await _listen_tcp(self._listen))
                 await nursery.start(self.control.serve)
                 nursery.start_soon(self._sample_load)
@@ -106,8 +111,8 @@ class Daemon:
             load=own.load,
             accepts_operators=own.accepts_operators,
             peers=tuple(record.name for record in self.overlay.members()),
-            operators=(),
-            engine="off",
+            operators=self.query_service.hosted(),
+            engine=self.query_service.supervisor.describe(),
             uptime_s=time.monotonic() - self._started,
             counters=self._counters(),
         )
@@ -129,6 +134,7 @@ class Daemon:
                 self.events.publish(
                     "path-changed", peer=record.name, before_ms=round(before_ms, 3), after_ms=round(after_ms, 3)
                 )
+                self.query_service.path_changed()
             case JoinFailed(address=address, reason=reason):
                 self.events.publish("join-failed", address=f"{address[0]}:{address[1]}", reason=reason)
             case Left():

@@ -97,7 +97,7 @@ class QueryService:
         control.handle(Cancel, self._cancel)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Resume what was here, and serve until cancelled. Peers can be asked already."""
+        """Resume what was here, and serve until cancelled. Peers must not be answered before this has started."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.supervisor.run, self.hosting)
             await nursery.start(self.keeper.run)
