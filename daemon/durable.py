@@ -8,10 +8,10 @@ from pathlib import Path
 from daemon.folder_transfer import sync_folder
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, data: bytes, mode: int = 0o640) -> None:
     """Put ``data`` at ``path`` in one step: after a crash there is the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:  # noqa: PTH123 (a mode)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

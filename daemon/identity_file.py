@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.folder_transfer import sync_folder
+from daemon.durable import write_durably
 from overlay.identity import Identity
 from overlay.records import Address
 from sbon.errors import SbonError
@@ -75,15 +75,3 @@ class StateFolder:
             return msgspec.json.decode((self._folder / MEMBERS_FILE).read_bytes(), type=list[tuple[str, int]])
         except (FileNotFoundError, msgspec.MsgspecError):
             return []
-
-
-def write_durably(file: Path, data: bytes, mode: int = 0o640) -> None:
-    """Replace ``file`` so that a crash leaves the old content or the new, never a part."""
-    temporary = file.with_name(f".{file.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with open(descriptor, "wb") as stream:  # noqa: PTH123 (a descriptor)
-        stream.write(data)
-        stream.flush()
-        os.fsync(descriptor)
-    temporary.rename(file)
-    sync_folder(file.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -48,11 +49,19 @@ class EmulatePath(msgspec.Struct, frozen=True):
 class OverlayService:
     """Handlers of the verbs join, leave, nodes, latency, nearest and emulate."""
 
-    def __init__(self, shell: DatagramShell, requests: PeerRequests, emulation: Emulation | None) -> None:
+    def __init__(
+        self,
+        shell: DatagramShell,
+        requests: PeerRequests,
+        emulation: Emulation | None,
+        hosted: Callable[[], Sequence[str]],
+    ) -> None:
+        """``hosted`` tells which fragments run here."""
         self._shell = shell
         self._overlay = shell.overlay
         self._requests = requests
         self._emulation = emulation
+        self._hosted = hosted
 
     def register(self, control: Control) -> None:
         control.handle(Join, self._join)
@@ -96,6 +105,9 @@ class OverlayService:
         return Done(f"joined the overlay of {record.name} at {record.host}:{record.port}")
 
     async def _leave(self, request: Leave) -> Done:
+        hosted = self._hosted()
+        if hosted:
+            raise SbonError(f"{', '.join(hosted)} run here: move them with `sbon migrate`, or cancel their queries")
         self._shell.leave()
         return Done("left the overlay")
 

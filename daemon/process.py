@@ -15,7 +15,7 @@ import secrets
 import signal
 import socket
 import time
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from importlib import metadata
 
 import trio
@@ -55,34 +55,46 @@ class Daemon:
         """Opens the state directory and binds the ports. Raises SbonError if one of them cannot be had."""
         self.config = config
         self._started = time.monotonic()
-        self._state = StateFolder(config.node.state_dir)
+        self._listen = _numeric(config.node.listen_address, "node.listen")
+        with ExitStack() as opened:
+            self._state = opened.enter_context(closing(StateFolder(config.node.state_dir)))
+            self._udp_socket = opened.enter_context(_bind_udp(self._listen))
+            self._compose()
+            self._opened = opened.pop_all()
+
+    def _compose(self) -> None:
+        config = self.config
         identity = self._state.identity()
         boot_id = self._state.next_boot_id(time.time_ns() // 1_000_000)
-        self._listen = _numeric(config.node.listen_address, "node.listen")
         self.record = _own_record(config, identity.node_id, boot_id)
         self.events = Events(config.node.name)
-        self._udp_socket = _bind_udp(self._listen)
-        self.overlay = Overlay(self.record, config.overlay, random.Random(secrets.randbits(128)), trio.current_time())
+        try:
+            rng = random.Random(secrets.randbits(128))
+            self.overlay = Overlay(self.record, config.overlay, rng, trio.current_time())
+        except ValueError as error:
+            raise SbonError(f"{error}: set node.advertise") from error
         self.emulation = None if config.emulation is None else Emulation(config.emulation.rtt_ms, self.overlay.members)
         self.shell = DatagramShell(self.overlay, self._udp_socket, self._on_overlay_event, self.emulation)
         self.requests = PeerRequests(identity.node_id, boot_id, config.node.state_dir / "transfers", self.emulation)
         self.control = Control(config.node.socket)
         self.control.handle(Status, self._status)
         self.control.stream(Watch, self._watch)
-        self.overlay_service = OverlayService(self.shell, self.requests, self.emulation)
-        self.overlay_service.register(self.control)
         self.query_service = QueryService(config, self.overlay, self.requests, self.events, self.shell.probe_soon)
         self.query_service.register(self.control)
+        hosted = self.query_service.hosted
+        OverlayService(self.shell, self.requests, self.emulation, hosted).register(self.control)
+        assert not self.control.unhandled()
         self._members_changed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; ``started`` once everything listens."""
-        try:
+        with self._opened:
+            listeners = await _listen_tcp(self._listen)
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.shell.run)
                 # What was here is known before anybody can ask for it.
                 await nursery.start(self.query_service.run)
-                await nursery.start(self.requests.serve, await _listen_tcp(self._listen))
+                await nursery.start(self.requests.serve, listeners)
                 await nursery.start(self.control.serve)
                 nursery.start_soon(self._sample_load)
                 nursery.start_soon(self._keep_members)
@@ -93,10 +105,6 @@ class Daemon:
                 )
                 notify(f"READY=1\nSTATUS={self.record.name} at {self.record.host}:{self.record.port}")
                 task_status.started()
-        finally:
-            notify("STOPPING=1")
-            self._udp_socket.close()
-            self._state.close()
 
     # --- handlers
 
@@ -189,6 +197,7 @@ async def run_until_signal(config: Config) -> None:
             await nursery.start(daemon.run)
             async for number in signals:
                 log.info("stopping on %s", signal.Signals(number).name)
+                notify("STOPPING=1")
                 nursery.cancel_scope.cancel()
                 break
 
