@@ -90,6 +90,8 @@ class Daemon:
         """Serve until cancelled; ``started`` once everything listens."""
         with self._opened:
             listeners = await _listen_tcp(self._listen)
+            for listener in listeners:
+                self._opened.callback(listener.socket.close)
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.shell.run)
                 # What was here is known before anybody can ask for it.
