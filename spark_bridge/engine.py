@@ -196,6 +196,7 @@ class Engine:
         self._send(self._hello(spark, server.port))
         while not self._ending.wait(_STATUS_PERIOD_S):
             for runner in fragments.running():
+                runner.rest_if_finished()
                 self._send(runner.status())
         fragments.stop_all()
 

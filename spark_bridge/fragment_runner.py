@@ -183,16 +183,25 @@ class FragmentRunner:
             error=error,
         )
 
+    def rest_if_finished(self) -> None:
+        """Once everything is read and committed, end the query with its processes; the log is still served."""
+        if self._query.isActive and not self._stopping.is_set() and self._finished():
+            with self._batch_lock:
+                self._query.stop()
+
     def _state(self) -> tuple[FragmentState, str | None]:
         if self._stopping.is_set():
             return FragmentState.STOPPED, None
+        if self._finished():
+            return FragmentState.FINISHED, None
         if not self._query.isActive:
             failure = self._query.exception()
             return FragmentState.FAILED, self._error or one_line(failure) or "the query ended by itself"
-        ended = self._folder / "ended"
-        if ended.exists() and is_committed(self._checkpoint, int(ended.read_text())):
-            return FragmentState.FINISHED, None
         return FragmentState.RUNNING, None
+
+    def _finished(self) -> bool:
+        ended = self._folder / "ended"
+        return ended.exists() and is_committed(self._checkpoint, int(ended.read_text()))
 
     # -- the query -----------------------------------------------------------------------------------------------
 

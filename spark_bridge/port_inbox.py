@@ -153,8 +153,9 @@ class PortInbox:
     @contextmanager
     def _database(self, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as database:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
+            if writes:
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute("PRAGMA synchronous = FULL")
             database.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
             try:
                 yield database

@@ -37,7 +37,7 @@ PATIENCE_S = 120.0
 class DrivenEngine:
     """Starts ``python -m spark_bridge`` and speaks the engine socket to it. Use as a context manager."""
 
-    def __init__(self, folder: Path, name: str = "engine", trigger_ms: int = 100, more: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, name: str = "engine", trigger_ms: int = 400, more: Sequence[str] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.statuses: dict[str, FragmentStatus] = {}
