@@ -1,0 +1,184 @@
+"""FakeEngine: a process that speaks the engine socket like the real one, in milliseconds and without Spark.
+
+A fragment counts: every few milliseconds it takes what its folder's file ``count`` holds, and adds one. It holds the
+folder's lock while it runs, and appends "start GENERATION PID" and "stop GENERATION PID" to ``history``, so that tests
+see from the files whether anything ever ran twice. Run as ``python fake_engine.py --socket PATH --name NAME ...``.
+
+What it does is steered by a file ``<scratch>/../fake.json``: {"die": "words"} ends it at the start with status 2,
+{"refuse": "fragment id"} refuses to instantiate that one, {"finish": true} reports all fragments as finished,
+{"fail": "fragment id"} reports that one as failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sbon.engine_messages import (
+    PROTOCOL_VERSION,
+    Connect,
+    Destroy,
+    EngineCall,
+    EngineReply,
+    FragmentState,
+    FragmentStatus,
+    FromEngine,
+    Hello,
+    Instantiate,
+    Migrate,
+    PortStatus,
+)
+from sbon.frames import FrameReader, frame
+
+PERIOD_S = 0.02
+
+
+class FakeFragment:
+    """One that runs."""
+
+    def __init__(self, command: Instantiate) -> None:
+        self.command = command
+        self.folder = Path(command.folder)
+        self.connected: dict[tuple[str, str], Connect] = {}
+        self.batches = -1
+        self._lock = (self.folder / "lock").open("w")
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        self._note("start")
+
+    def _note(self, what: str) -> None:
+        with (self.folder / "history").open("a") as history:
+            history.write(f"{what} {self.command.generation} {os.getpid()}\n")
+
+    def work(self) -> None:
+        count = self.folder / "count"
+        before = int(count.read_text()) if count.exists() else 0
+        new = count.with_suffix(".new")
+        new.write_text(str(before + 1))
+        new.replace(count)
+        self.batches += 1
+
+    def stop(self) -> None:
+        self._note("stop")
+        self._lock.close()
+
+
+class FakeEngine:
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.steering = Path(arguments.scratch).parent / "fake.json"
+        self.fragments: dict[str, FakeFragment] = {}
+        self.generations: dict[str, int] = {}
+        self.turn = threading.Lock()
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(arguments.socket)
+
+    def steer(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads(self.steering.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def send(self, message: FromEngine) -> None:
+        self.socket.sendall(frame(msgspec.msgpack.encode(message)))
+
+    def run(self) -> None:
+        self.send(Hello(PROTOCOL_VERSION, os.getpid(), ("127.0.0.1", os.getpid() % 60000 + 1), "4.3-fake", "17-fake"))
+        threading.Thread(target=self.tell, daemon=True).start()
+        reader = FrameReader()
+        decoder = msgspec.msgpack.Decoder(EngineCall)
+        while data := self.socket.recv(65536):
+            for body in reader.receive(data):
+                call = decoder.decode(body)
+                with self.turn:
+                    self.send(self.answer(call))
+
+    def tell(self) -> None:
+        while True:
+            time.sleep(PERIOD_S)
+            with self.turn:
+                steering = self.steer()
+                for fragment_id, fragment in self.fragments.items():
+                    fragment.work()
+                    self.send(self.status(fragment_id, fragment, steering))
+
+    def status(self, fragment_id: str, fragment: FakeFragment, steering: dict[str, Any]) -> FragmentStatus:
+        state, error = FragmentState.RUNNING, None
+        if steering.get("finish"):
+            state = FragmentState.FINISHED
+        if steering.get("fail") == fragment.command.spec.kind:
+            state, error = FragmentState.FAILED, "the fake one failed"
+        return FragmentStatus(
+            fragment_id,
+            fragment.command.generation,
+            state,
+            ports=tuple(PortStatus(port, producer, 1000.0, 10.0, 10) for port, producer in fragment.connected),
+            batch_id=fragment.batches,
+            error=error,
+        )
+
+    def answer(self, call: EngineCall) -> EngineReply:
+        command = call.command
+        known = self.generations.get(command.fragment_id, 0)
+        if command.generation < known:
+            return EngineReply(call.call_id, error=f"generation {known} is known", stale=True)
+        self.generations[command.fragment_id] = command.generation
+        fragment = self.fragments.get(command.fragment_id)
+        match command:
+            case Instantiate():
+                if self.steer().get("refuse") == command.spec.kind:
+                    return EngineReply(call.call_id, error="Spark refuses this")
+                if fragment is None:
+                    self.fragments[command.fragment_id] = FakeFragment(command)
+                return EngineReply(call.call_id, output_schema="{}")
+            case Connect():
+                if fragment is None:
+                    return EngineReply(call.call_id, error="does not run here")
+                fragment.connected[command.port, command.producer] = command
+            case Migrate():
+                if fragment is None:
+                    return EngineReply(call.call_id, error="does not run here")
+                self.fragments.pop(command.fragment_id).stop()
+                return EngineReply(call.call_id, state_bytes=1234)
+            case Destroy():
+                if fragment is not None:
+                    self.fragments.pop(command.fragment_id).stop()
+                shutil.rmtree(command.folder, ignore_errors=True)
+            case _:
+                pass
+        return EngineReply(call.call_id)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    for option in ("--socket", "--name", "--scratch", "--bind", "--memory-mb", "--trigger-ms", "--log-bytes"):
+        parser.add_argument(option)
+    arguments = parser.parse_args()
+    steering = Path(arguments.scratch).parent / "fake.json"
+    if steering.exists() and "die" in (steered := json.loads(steering.read_text())):
+        print(f"sbon engine {arguments.name}: {steered['die']}", file=sys.stderr)
+        return 2
+    FakeEngine(arguments).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
