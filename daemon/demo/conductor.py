@@ -35,8 +35,7 @@ from sbon.sql.plan import QueryPlan, plan_query
 _POLL_S = 0.5
 #: The operators know the distances after this many rounds of probes; they are placed by them.
 _SETTLE_TIMEOUT_S = 20.0
-#: The path gets slow once this part of the month has been replayed and the operators have been watched for a while.
-_CHANGE_AFTER_PROGRESS = 0.15
+#: The path gets slow once rows have come out of the operators and these have been watched for a while.
 _CHANGE_AFTER_S = 8.0
 #: Beyond the replay itself: starts of Spark, moves, the end of the stream on its way through the fragments.
 _SLACK_S = 150.0
@@ -136,8 +135,9 @@ class Conductor:
                     return
             operators = (await ask(consumer, Operators(), OperatorsReply)).operators
             self._look([operator for operator in operators if operator.query_id == query_id])
-            watched = trio.current_time() - began > _CHANGE_AFTER_S and self._scene.progress > _CHANGE_AFTER_PROGRESS
-            if watched and self._course.placement_before is None:
+            if not self._flows():
+                began = trio.current_time()
+            elif trio.current_time() - began > _CHANGE_AFTER_S and self._course.placement_before is None:
                 await self._make_path_slow()
             await trio.sleep(_POLL_S)
 
@@ -167,11 +167,16 @@ class Conductor:
             )
             for operator in sorted(operators, key=lambda operator: order.get(operator.fragment_id, 0))
         )
-        watermarks = [by_id[id].watermark_ms for id in course.unpinned if id in by_id]
+        watermarks = [operator.watermark_ms for operator in operators if operator.kind == "source"]
         if watermarks and all(watermark is not None for watermark in watermarks):
             slowest = min(watermark for watermark in watermarks if watermark is not None)
             scene.progress = max(scene.progress, min(1.0, (slowest - MONTH_START_MS) / 1000 / MONTH_S))
         self._view.refresh()
+
+    def _flows(self) -> bool:
+        """Whether every unpinned operator has put out rows."""
+        shown = [row for row in self._scene.fragments if row.fragment_id in self._course.unpinned]
+        return bool(shown) and all(row.output_rows > 0 for row in shown)
 
     def _update_usage(self) -> None:
         course, scene = self._course, self._scene

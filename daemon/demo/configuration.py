@@ -12,7 +12,9 @@ from daemon.demo.scenario import Scenario, Site
 
 #: Probes often, because everything happens within two minutes here.
 OVERLAY = {"probe_interval_s": 0.2}
-PLACEMENT = {"period_s": 2.0}
+PLACEMENT = {"period_s": 2.0, "rest_s": 5.0}
+#: Four Sparks start at once, perhaps on two slow cores that others use too.
+ENGINE = {"start_timeout_s": 180.0}
 #: Five daemons on one host must look idle to each other: the demo is about the network.
 LOAD = 0.0
 
@@ -33,6 +35,7 @@ def configuration(site: Site, scenario: Scenario, placement: Mapping[str, float]
         ("[node]", node),
         ("[overlay]", OVERLAY),
         ("[placement]", placement),
+        ("[engine]", ENGINE),
         ("[emulation]", {"rtt_ms": rtt_ms}),
         *(("[[stream]]", msgspec.to_builtins(stream)) for stream in site.streams),
         *(("[[sink]]", msgspec.to_builtins(sink)) for sink in site.sinks),
