@@ -131,7 +131,7 @@ class Fragments:
 
     def _instantiate(self, command: Instantiate) -> str:
         runner = self._runners.get(command.fragment_id)
-        if runner is not None and runner.status().error is None:
+        if runner is not None and runner.runs():
             runner.raise_generation(command.generation, command.owner)
             return runner.output_schema
         if runner is not None:  # it failed: start over from its checkpoint
@@ -146,8 +146,9 @@ class Fragments:
 
     def _migrate(self, command: Migrate) -> int:
         runner = self._runner(command.fragment_id)
-        runner.stop()
+        # Out of the directory first: consumers that pull are refused, and ask where the fragment is.
         del self._runners[command.fragment_id]
+        runner.stop()
         return runner.state_bytes()
 
     def _destroy(self, command: Destroy) -> None:

@@ -96,7 +96,7 @@ class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _served(self, fragment_id: str, generation: int) -> Served:
         served = self._directory.served(fragment_id)
-        if served is None:
+        if served is None or served.stopping.is_set():
             raise flight.FlightUnavailableError(f"{fragment_id} does not run here")
         if served.generation != generation:
             raise flight.FlightUnavailableError(

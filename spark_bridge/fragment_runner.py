@@ -133,6 +133,10 @@ class FragmentRunner:
         if puller := self._pullers.pop((port, producer), None):
             puller.stop()
 
+    def runs(self) -> bool:
+        """False once it has failed or was stopped: it can only be started anew from its folder."""
+        return self._state()[0] in (FragmentState.RUNNING, FragmentState.FINISHED)
+
     def raise_generation(self, generation: int, owner: str) -> None:
         """Run on under a newer generation; StaleGenerationError if it is older."""
         if generation < self.generation:
@@ -143,11 +147,13 @@ class FragmentRunner:
         """Stop between two batches, let go of the folder; it then is all of the fragment's state."""
         self._stopping.set()
         self._log.wake()
-        with self._batch_lock:
-            self._query.stop()
-        for puller in self._pullers.values():
-            puller.stop()
-        self._lock.release()
+        try:
+            with self._batch_lock:
+                self._query.stop()
+        finally:
+            for puller in self._pullers.values():
+                puller.stop()
+            self._lock.release()
 
     # -- what others ask -----------------------------------------------------------------------------------------
 
