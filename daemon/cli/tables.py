@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -192,7 +193,9 @@ def event_line(event: Event) -> str:
 def _field(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return f'"{value}"' if isinstance(value, str) and " " in value else str(value)
+    if isinstance(value, str):
+        return f'"{value}"' if " " in value else value
+    return msgspec.json.encode(value).decode()
 
 
 def _coordinate(coordinate: Coordinate) -> str:
@@ -209,7 +212,7 @@ def _bytes(value: float | None) -> str:
         return "-"
     for unit in ("B", "kB", "MB"):
         if abs(value) < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+            return f"{value:.{0 if unit == 'B' and value == round(value) else 1}f} {unit}"
         value /= 1000
     return f"{value:.1f} GB"
 
