@@ -76,13 +76,16 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``trigger_ms``: least time between two micro-batches; ``log_bytes``: bound on each link log;
     ``start_timeout_s``: how long Spark may take to start; ``idle_s``: it is stopped after so long without a fragment.
+    ``spark``: further settings of Spark's; the few that the meaning of results depends on are refused.
     """
 
+    master: str = "local[2]"
     memory_mb: Annotated[int, Meta(ge=384)] = 512
-    trigger_ms: Annotated[int, Meta(ge=0)] = 200
+    trigger_ms: Annotated[int, Meta(ge=0)] = 500
     log_bytes: Count = 64 * 1024 * 1024
     start_timeout_s: Positive = 90.0
     idle_s: Positive = 60.0
+    spark: dict[str, str] = {}
 
 
 class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -42,6 +42,7 @@ from sbon.frames import decode_body
 
 log = logging.getLogger("sbon.engine")
 
+ENGINE_COMMAND = (sys.executable, "-P", "-m", "spark_bridge")
 #: The engine waits for the folder lock of a predecessor that is still dying, some 20 s.
 CALL_TIMEOUT_S = 60.0
 #: An engine stops its queries at SIGTERM; what is still there after this is killed.
@@ -93,7 +94,7 @@ class EngineSupervisor:
         state_dir: Path,
         config: EngineConfig,
         events: Events,
-        command: Sequence[str] = (sys.executable, "-P", "-m", "spark_bridge"),
+        command: Sequence[str] = ENGINE_COMMAND,
     ) -> None:
         """``socket_path`` is where the engine connects to; ``command`` is what starts one.
 
@@ -264,8 +265,9 @@ class EngineSupervisor:
         config = self._config
         arguments = [
             *("--socket", str(self._socket_path), "--name", self._name, "--scratch", str(scratch)),
-            *("--bind", self._bind_host, "--memory-mb", str(config.memory_mb)),
+            *("--bind", self._bind_host, "--master", config.master, "--memory-mb", str(config.memory_mb)),
             *("--trigger-ms", str(config.trigger_ms), "--log-bytes", str(config.log_bytes)),
+            *(f"--conf={key}={value}" for key, value in config.spark.items()),
         ]
         # The same packages as ours, wherever the daemon was started.
         packages = str(Path(str(sbon.__file__)).parent.parent)
