@@ -15,6 +15,7 @@ import secrets
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from importlib import metadata
 
@@ -25,6 +26,7 @@ from daemon.control import Control
 from daemon.control_messages import Status, StatusReply, Watch
 from daemon.datagrams import DatagramShell
 from daemon.emulation import Emulation
+from daemon.engine_supervisor import ENGINE_COMMAND
 from daemon.events import Events, Follower
 from daemon.identity_file import StateFolder
 from daemon.notify import notify, watchdog_interval_s
@@ -51,7 +53,7 @@ MAX_JOINS_AT_ONCE = 8
 class Daemon:
     """One node. :meth:`run` is its whole life."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
         """Opens the state directory and binds the ports. Raises SbonError if one of them cannot be had."""
         self.config = config
         self._started = time.monotonic()
@@ -59,10 +61,10 @@ class Daemon:
         with ExitStack() as opened:
             self._state = opened.enter_context(closing(StateFolder(config.node.state_dir)))
             self._udp_socket = opened.enter_context(_bind_udp(self._listen))
-            self._compose()
+            self._compose(engine_command)
             self._opened = opened.pop_all()
 
-    def _compose(self) -> None:
+    def _compose(self, engine_command: Sequence[str]) -> None:
         config = self.config
         identity = self._state.identity()
         boot_id = self._state.next_boot_id(time.time_ns() // 1_000_000)
@@ -79,7 +81,9 @@ class Daemon:
         self.control = Control(config.node.socket)
         self.control.handle(Status, self._status)
         self.control.stream(Watch, self._watch)
-        self.query_service = QueryService(config, self.overlay, self.requests, self.events, self.shell.probe_soon)
+        self.query_service = QueryService(
+            config, self.overlay, self.requests, self.events, self.shell.probe_soon, engine_command
+        )
         self.query_service.register(self.control)
         hosted = self.query_service.hosted
         OverlayService(self.shell, self.requests, self.emulation, hosted).register(self.control)

@@ -30,7 +30,7 @@ from daemon.control_messages import (
     SubmitReply,
 )
 from daemon.deployment import Deployment
-from daemon.engine_supervisor import EngineSupervisor
+from daemon.engine_supervisor import ENGINE_COMMAND, EngineSupervisor
 from daemon.events import Events
 from daemon.hosting import Hosting
 from daemon.keeper import MOVE_TIMEOUT_S, Keeper
@@ -63,10 +63,9 @@ class QueryService:
         requests: Requests,
         events: Events,
         probe_soon: Callable[[NodeId], None],
-        *,
-        engine_command: Sequence[str] | None = None,
+        engine_command: Sequence[str] = ENGINE_COMMAND,
     ) -> None:
-        """Reads the records of the queries kept here. ``engine_command`` starts another engine than ours, for tests.
+        """Reads the records of the queries kept here. ``engine_command`` is what starts an engine.
 
         Raises SbonError if what is in the state directory cannot be read.
         """
@@ -80,7 +79,7 @@ class QueryService:
             state_dir,
             config.engine,
             events,
-            **({} if engine_command is None else {"command": engine_command}),
+            engine_command,
         )
         self.hosting = Hosting(self._peers, self.supervisor, events, state_dir / "fragments")
         self.keeper = Keeper(self._peers, events, state_dir / "queries")

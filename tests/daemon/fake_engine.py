@@ -169,9 +169,9 @@ class FakeEngine:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    for option in ("--socket", "--name", "--scratch", "--bind", "--memory-mb", "--trigger-ms", "--log-bytes"):
+    for option in ("--socket", "--name", "--scratch"):
         parser.add_argument(option)
-    arguments = parser.parse_args()
+    arguments, _ = parser.parse_known_args()  # the rest is about Spark
     steering = Path(arguments.scratch).parent / "fake.json"
     if steering.exists() and "die" in (steered := json.loads(steering.read_text())):
         print(f"sbon engine {arguments.name}: {steered['die']}", file=sys.stderr)
