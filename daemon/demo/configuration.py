@@ -17,6 +17,7 @@ PLACEMENT = {"period_s": 2.0, "rest_s": 5.0}
 #: less often, and do without Java's second compiler, which halves the processor time of a short life.
 ENGINE = {
     "start_timeout_s": 180.0,
+    "idle_s": 600.0,
     "trigger_ms": 1500,
     "spark": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
 }
