@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import trio
@@ -19,15 +20,13 @@ FAST = OverlayConfig(probe_interval_s=0.05, gossip_interval_s=0.1, join_retry_s=
 
 
 def free_port() -> int:
-    """A loopback port that is free for UDP and TCP now."""
+    """A loopback port that is free for UDP and TCP now, below those that the kernel gives to outgoing connections."""
     while True:
-        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
-            tcp.bind(("127.0.0.1", 0))
-            try:
-                udp.bind(tcp.getsockname())
-            except OSError:
-                continue
-            return int(tcp.getsockname()[1])
+        address = ("127.0.0.1", random.randrange(20_000, 32_000))
+        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp, suppress(OSError):
+            tcp.bind(address)
+            udp.bind(address)
+            return address[1]
 
 
 def make_config(
