@@ -152,12 +152,18 @@ class LocalOptimizer:
             self._events.publish(
                 "placement-evaluated",
                 fragments=list(group),
-                because=reason,
+                because=self._with_names(reason),
                 decision=str(decision.action),
                 reason=decision.reason,
                 cost_now=decision.cost_now,
                 cost_then=decision.cost_then,
             )
+
+    def _with_names(self, reason: str) -> str:
+        """``reason`` speaks of node ids; people know names."""
+        for record in self._peers.overlay.members():
+            reason = reason.replace(record.node_id, record.name)
+        return reason
 
     async def _carry_out(self, decision: Decision) -> None:
         for move in decision.moves:

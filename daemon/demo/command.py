@@ -71,7 +71,7 @@ def main(words: Sequence[str]) -> int:
         type=positive,
         default=DEFAULT_SPEEDUP,
         metavar="X",
-        help=f"event seconds per second (default {DEFAULT_SPEEDUP:g}: the month of July 2013 in about 110 s)",
+        help=f"event seconds per second (default {DEFAULT_SPEEDUP:g}: July 2013 in two and a quarter minutes)",
     )
     parser.add_argument("--keep", action="store_true", help="keep the daemons' folders (configurations, logs, state)")
     return run_demo(parser.parse_args(words))

@@ -35,7 +35,7 @@ from sbon.sql.plan import QueryPlan, plan_query
 _POLL_S = 0.5
 #: The operators know the distances after this many rounds of probes; they are placed by them.
 _SETTLE_TIMEOUT_S = 20.0
-#: The path gets slow once rows have come out of the operators and these have been watched for a while.
+#: The path gets slow once rows reach the operators and these have been watched for a while.
 _CHANGE_AFTER_S = 8.0
 #: Beyond the replay itself: starts of Spark, moves, the end of the stream on its way through the fragments.
 _SLACK_S = 150.0
@@ -174,9 +174,9 @@ class Conductor:
         self._view.refresh()
 
     def _flows(self) -> bool:
-        """Whether every unpinned operator has put out rows."""
+        """Whether rows reach every unpinned operator."""
         shown = [row for row in self._scene.fragments if row.fragment_id in self._course.unpinned]
-        return bool(shown) and all(row.output_rows > 0 for row in shown)
+        return bool(shown) and all(row.input_bytes_per_s > 0 for row in shown)
 
     def _update_usage(self) -> None:
         course, scene = self._course, self._scene

@@ -23,8 +23,9 @@ QUERY = (Path(str(resources.files("daemon.demo"))) / "query.sql").read_text()
 #: The replayed month, from the first observation (2013-07-01 04:00 UTC) to the last departure.
 MONTH_START_MS = 1_372_651_200_000
 MONTH_S = 2_678_340
-#: Event seconds per second: the month takes about 110 s, room for a slow machine to start one more Spark meanwhile.
-DEFAULT_SPEEDUP = 24_000.0
+#: Event seconds per second: the month takes two and a quarter minutes. Most of that is room for a slow machine, which
+#: takes a minute to start the operators and half a minute for one more Spark where they move to.
+DEFAULT_SPEEDUP = 20_000.0
 #: The round trip that the path from the flights to the join's host is slowed down to.
 SLOW_RTT_MS = 240.0
 
