@@ -9,6 +9,7 @@ engine that was lost, to a move that arrives and to one that failed.
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
@@ -68,6 +69,7 @@ class Hosting:
         self._events = events
         self._store = FragmentStore(root, peers.node_id)
         self._fragments: dict[str, HostedFragment] = {}
+        self._expected_until_s = -math.inf
         self._nursery: trio.Nursery | None = None
         self._report_due = trio.Event()
         self._engine_news = trio.Event()
@@ -108,7 +110,8 @@ class Hosting:
 
     @property
     def needs_engine(self) -> bool:
-        return any(fragment.error is None for fragment in self._fragments.values())
+        is_expected = trio.current_time() < self._expected_until_s
+        return is_expected or any(fragment.error is None for fragment in self._fragments.values())
 
     def status_changed(self, status: FragmentStatus) -> None:
         if status.state in (FragmentState.FINISHED, FragmentState.FAILED):
@@ -242,12 +245,15 @@ class Hosting:
     # --- asked by keepers and other hosts
 
     async def _prepare_for(self, _message: PrepareEngine, _sender: str) -> Done:
+        """Whoever asks for an engine is about to send a fragment; it may have to wait for others that feed it."""
         await self._supervisor.prepare()
+        self._expected_until_s = trio.current_time() + START_TIMEOUT_S
         return Done()
 
     async def _host(self, message: HostFragment, sender: str) -> Hosted:
         assignment = message.assignment
         _check_keeper(assignment, sender)
+        self._expected_until_s = -math.inf
         await self._make_way(assignment)
         fragment = self._store.create(assignment)
         self._fragments[fragment.fragment_id] = fragment
@@ -265,6 +271,7 @@ class Hosting:
     async def _accept(self, message: AcceptFragment, _sender: str, received: Path) -> Done:
         """The end of a move: durable here first, then the claim that commits it; starting it comes after the answer."""
         assignment = message.assignment
+        self._expected_until_s = -math.inf
         await self._make_way(assignment)
         fragment = self._store.adopt(assignment, received)
         self._fragments[fragment.fragment_id] = fragment

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,8 +31,9 @@ from daemon.control_messages import (
     QueryInfo,
     Submit,
 )
+from daemon.hosted_fragment import HostingRecord, Phase
 from daemon.process import Daemon
-from sbon.errors import QueryError, SbonError
+from sbon.errors import QueryError, SbonError, UnavailableError
 from sbon.streams import SinkSpec, StreamSpec
 from tests.daemon.real_daemons import PATIENCE_S, make_config
 
@@ -337,6 +339,62 @@ async def test_a_move_that_fails_at_the_target_leaves_the_fragment_where_it_is(t
         requests._folder_handlers["AcceptFragment"] = folder_handler
         await cluster.migrate(fragment, "sink")
         assert (await cluster.union()).generation == 3  # 2 was granted and revoked
+
+
+async def test_a_move_of_which_only_the_answer_is_lost_is_carried_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        await cluster.submit()
+        await eventually(cluster.all_running)
+        fragment = (await cluster.union()).fragment_id
+        requests = cluster.daemons["hub"].requests
+        send_folder = requests.send_folder
+
+        async def lose_the_answer(*arguments: Any, **options: Any) -> None:
+            await send_folder(*arguments, **options)
+            raise UnavailableError("the connection broke")
+
+        monkeypatch.setattr(requests, "send_folder", lose_the_answer)
+        assert "moved from hub to sink" in await cluster.migrate(fragment, "sink")
+        await eventually(cluster.all_running)
+        union = await cluster.union()
+        assert (union.node, union.generation) == ("sink", 2)
+        assert not cluster.folder_of("hub", fragment).exists()
+
+
+async def test_a_source_that_ends_in_the_middle_of_a_move_goes_on_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        await cluster.submit()
+        await eventually(cluster.all_running)
+        fragment = (await cluster.union()).fragment_id
+        under_way = trio.Event()
+
+        async def hang(*_arguments: Any, **_options: Any) -> None:
+            under_way.set()
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(cluster.daemons["hub"].requests, "send_folder", hang)
+
+        async def try_to_move() -> None:
+            with pytest.raises(SbonError):
+                await cluster.migrate(fragment, "sink")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(try_to_move)
+            await under_way.wait()
+            assert (await cluster.union()).state == "moving"
+            await cluster.stop("hub")
+            record = msgspec.msgpack.decode(
+                (cluster.folder_of("hub", fragment) / "hosting.msgpack").read_bytes(), type=HostingRecord
+            )
+            assert record.phase is Phase.STOPPING
+            await cluster.start("hub")
+        await eventually(cluster.all_running)
+        union = await cluster.union()
+        assert (union.node, union.generation) == ("hub", 1)
 
 
 async def test_an_operator_leaves_by_itself_when_its_path_becomes_slow(tmp_path: Path) -> None:
