@@ -87,6 +87,7 @@ class FragmentRunner:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._checkpoint = self._folder / "checkpoint"
         self._stopping = threading.Event()
+        self._no_more_batches = threading.Event()
         self._batch_lock = threading.Lock()
         self._error: str | None = None
         self._late_rows = 0
@@ -148,8 +149,7 @@ class FragmentRunner:
         self._stopping.set()
         self._log.wake()
         try:
-            with self._batch_lock:
-                self._query.stop()
+            self._stop_query()
         finally:
             for puller in self._pullers.values():
                 puller.stop()
@@ -192,8 +192,7 @@ class FragmentRunner:
     def rest_if_finished(self) -> None:
         """Once everything is read and committed, end the query with its processes; the log is still served."""
         if self._query.isActive and not self._stopping.is_set() and self._finished():
-            with self._batch_lock:
-                self._query.stop()
+            self._stop_query()
 
     def _state(self) -> tuple[FragmentState, str | None]:
         if self._stopping.is_set():
@@ -278,22 +277,32 @@ class FragmentRunner:
             raise SbonError(f"Spark refuses {self.spec.fragment_id}: {one_line(error)}") from None
         raise UnavailableError(f"{self.spec.fragment_id} cannot start: this host is too busy to start Python workers")
 
+    def _stop_query(self) -> None:
+        """Stop between two batches. Spark waits for a batch that has begun, so that batch must not wait for us."""
+        self._no_more_batches.set()
+        with self._batch_lock:
+            self._query.stop()
+
     # -- a micro-batch -------------------------------------------------------------------------------------------
 
     def _run_batch(self, rows: DataFrame, batch_id: int) -> None:
-        with self._batch_lock:
-            try:
-                self._log.wait_for_room(self._stopping)
-                plan = planned_batch(self._checkpoint, batch_id)
-                ended = self._put_out(rows, batch_id, plan)
-                if ended:
-                    write_durably(self._folder / "ended", str(batch_id).encode())
-                self._batch_id = batch_id
-            except StoppedError:
-                raise
-            except (LogFaultError, SbonError, OSError) as error:
-                self._error = one_line(error)
-                raise
+        # Batches come one at a time: whoever else holds the lock is about to stop the query.
+        if not self._batch_lock.acquire(blocking=False):
+            raise StoppedError
+        try:
+            if self._no_more_batches.is_set():
+                raise StoppedError
+            self._log.wait_for_room(self._stopping)
+            plan = planned_batch(self._checkpoint, batch_id)
+            ended = self._put_out(rows, batch_id, plan)
+            if ended:
+                write_durably(self._folder / "ended", str(batch_id).encode())
+            self._batch_id = batch_id
+        except (LogFaultError, SbonError, OSError) as error:
+            self._error = one_line(error)
+            raise
+        finally:
+            self._batch_lock.release()
 
     def _put_out(self, rows: DataFrame, batch_id: int, plan: BatchPlan) -> bool:
         """Write the batch to the sink or the log; True if it is the last one."""
