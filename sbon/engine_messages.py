@@ -3,7 +3,8 @@
 Both import this module and nothing of each other. Each message is one frame (:mod:`sbon.frames`) of msgpack. The
 daemon sends :class:`EngineCall`, the engine answers each with a :class:`EngineReply` of the same ``call_id``, in any
 order, and sends :class:`Hello` once, :class:`FragmentStatus` every second, and :class:`LinkLost` when it needs to know
-where a producer is now. Commands carry (fragment, generation, owner); the engine refuses lower generations than it knows.
+where a producer is now. Commands carry (fragment, generation, owner); the engine refuses generations lower than it
+knows.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Instantiate(Owned, frozen=True):
 
 
 class Connect(Owned, frozen=True):
-    """Feed ``port`` from ``producer``, which runs under ``producer_generation`` at ``address``. Idempotent; newer wins."""
+    """Feed ``port`` from ``producer``, which runs under ``producer_generation`` at ``address``; newer wins."""
 
     port: str
     producer: str
