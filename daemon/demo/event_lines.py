@@ -25,7 +25,7 @@ def _evaluated(fields: _Fields) -> str:
 
 def _migrated(fields: _Fields) -> str:
     state, downtime = f"{fields['state_bytes'] / 1000:.0f} kB of state", f"{fields['downtime_ms']:.0f} ms without it"
-    return f"{_short(fields['fragment_id'])} has moved to {fields['target']}: {state}, {downtime}"
+    return f"{_short(fields['fragment'])} has moved to {fields['target']}: {state}, {downtime}"
 
 
 _LINES: dict[str, Callable[[_Fields], str]] = {
