@@ -303,6 +303,8 @@ class Hosting:
         fragment = self._fragments.get(message.fragment_id)
         if fragment is not None and fragment.generation <= message.generation:
             _check_keeper(fragment.record.assignment, sender)
+            if fragment.conducting:
+                return Done()  # its folder is being read; the claim at the end of the move is refused then
             async with fragment.lock:
                 if self._is_here(fragment):
                     self._store.write(fragment, Phase.HANDED_OVER)

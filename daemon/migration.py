@@ -100,9 +100,11 @@ class _Move:
                     self._target, AcceptFragment(granted), fragment.folder, Done, SHIP_TIMEOUT_S
                 )
         except SbonError as error:
-            if await self._stays() or not shipping:
+            stays = await self._stays()
+            if stays or not shipping or not isinstance(error, UnavailableError):
+                what = "stays where it is" if stays else "was not moved: its query has ended"
                 self._events.publish("move-failed", fragment=fragment.fragment_id, target=name, error=str(error))
-                raise type(error)(f"{fragment.fragment_id} stays where it is: {error}") from error
+                raise type(error)(f"{fragment.fragment_id} {what} ({error})") from error
             # Only the answer was lost: it has gone.
         with self._step("activate"):
             running = await self._peers.ask(

@@ -130,7 +130,10 @@ class Peers:
         self, node_id: NodeId, message: msgspec.Struct, folder: Path, reply_type: type[R], timeout_s: float
     ) -> R:
         """As :meth:`ask`, with all that is in ``folder``."""
-        return await self._requests.send_folder(self.record(node_id), message, folder, reply_type, timeout_s)
+        try:
+            return await self._requests.send_folder(self.record(node_id), message, folder, reply_type, timeout_s)
+        except OSError as error:
+            raise UnavailableError(f"cannot read all of {folder}: {error.strerror}: see this host's disk") from error
 
     async def gather(
         self,

@@ -397,6 +397,37 @@ async def test_a_source_that_ends_in_the_middle_of_a_move_goes_on_when_it_is_bac
         assert (union.node, union.generation) == ("hub", 1)
 
 
+async def test_a_query_that_ends_in_the_middle_of_a_move_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        query_id = await cluster.submit()
+        await eventually(cluster.all_running)
+        fragment = (await cluster.union()).fragment_id
+        requests = cluster.daemons["hub"].requests
+        send_folder = requests.send_folder
+
+        async def cancel_first(*arguments: Any, **options: Any) -> Any:
+            async with cluster.client("left") as client:
+                await client.request(Cancel(query_id))
+
+            async def released_elsewhere() -> bool:
+                return not cluster.folders()["sink"]
+
+            await eventually(released_elsewhere)
+            return await send_folder(*arguments, **options)
+
+        monkeypatch.setattr(requests, "send_folder", cancel_first)
+        with pytest.raises(SbonError, match="its query has ended"):
+            await cluster.migrate(fragment, "sink")
+
+        async def cleared() -> bool:
+            return not any(cluster.folders().values())
+
+        await eventually(cleared)
+        assert (await cluster.query(query_id)).state == "cancelled"
+
+
 async def test_an_operator_leaves_by_itself_when_its_path_becomes_slow(tmp_path: Path) -> None:
     placement = PlacementConfig(period_s=0.5, rest_s=1.0)
     async with running_cluster(tmp_path, placement) as cluster:
