@@ -34,7 +34,7 @@ from sbon.streams import SinkSpec, StreamSpec
 #: Operators stay where a test puts them.
 STAY = {"period_s": 3600.0, "minimum_migration_saving": 0.99}
 _POLL_S = 0.3
-_START_TIMEOUT_S = 120.0
+_START_TIMEOUT_S = 240.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def scenario(tmp_path: Path) -> Scenario:
 
 
 async def test_a_union_with_windows_and_a_join_are_complete(scenario: Scenario, tmp_path: Path) -> None:
-    with trio.fail_after(240):
+    with trio.fail_after(400):
         async with running_cluster(scenario) as cluster:
             queries = [await cluster.submit(sql) for sql in (UNION, JOIN)]
             for query_id in queries:

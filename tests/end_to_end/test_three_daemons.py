@@ -15,8 +15,8 @@ from tests.end_to_end.cluster import Role, make_cluster_scenario, running_cluste
 
 pytestmark = pytest.mark.spark
 
-#: The month in some 30 s.
-SPEEDUP = 90_000.0
+#: The month in some 90 s: a slow machine starts the operators and moves two of them meanwhile.
+SPEEDUP = 30_000.0
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def flowing(operators: dict[str, OperatorInfo]) -> bool:
 async def test_a_join_and_an_aggregate_moved_by_hand_lose_and_double_nothing(
     scenario: Scenario, tmp_path: Path
 ) -> None:
-    with trio.fail_after(240):
+    with trio.fail_after(400):
         async with running_cluster(scenario) as cluster:
             query_id = await cluster.submit(QUERY)
             placed = await cluster.operators(query_id)
@@ -62,7 +62,7 @@ async def test_a_join_and_an_aggregate_moved_by_hand_lose_and_double_nothing(
 
 
 async def test_the_host_of_the_operators_is_killed_and_started_again(scenario: Scenario, tmp_path: Path) -> None:
-    with trio.fail_after(240):
+    with trio.fail_after(400):
         async with running_cluster(scenario) as cluster:
             query_id = await cluster.submit(QUERY)
             await cluster.wait_for(query_id, flowing)
