@@ -166,8 +166,9 @@ class Deployment:
                 hosted = await self._peers.ask(node_id, message, Hosted, START_TIMEOUT_S)
             except SbonError as error:
                 raise type(error)(f"{spec.fragment_id} on {self._peers.name(node_id)}: {error}") from error
-            if self._keeper.record(query_id).status is not QueryStatus.DEPLOYING:
-                raise SbonError(f"query {query_id} was cancelled while it was being started")
+            record = self._keeper.record(query_id)
+            if record.status is not QueryStatus.DEPLOYING:
+                raise SbonError(record.error or f"query {query_id} was cancelled while it was being started")
             self._keeper.started(query_id, spec.fragment_id, hosted.flight_address, hosted.output_schema)
             has_started[spec.fragment_id].set()
 

@@ -64,6 +64,7 @@ class HostedFragment:
 
     ``confirmed``: the keeper granted our claim since this daemon started, and has not said otherwise.
     ``up``: it was instantiated on the engine that runs now. ``error``: it cannot be, for good.
+    ``failed_at_s``: when its query lately ended by itself, on trio's clock.
     ``conducting``: a move from here is under way, and what happens to the fragment is the conductor's business.
     """
 
@@ -76,6 +77,7 @@ class HostedFragment:
         self.conducting = False
         self.settling = False
         self.error: str | None = None
+        self.failed_at_s: list[float] = []
         self.flight_address: FlightAddress | None = None
         self.output_schema: str | None = None
         self.producers: dict[str, Location] = {}

@@ -54,6 +54,9 @@ LONGEST_PAUSE_S = 15.0
 LOCATE_PAUSE_S = 1.0
 #: An engine that refuses a fragment so often in a row will not take it at all.
 MAX_REFUSALS = 4
+#: A fragment that fails more often than this within so long fails its query.
+MAX_RESTARTS = 2
+FAILURES_WITHIN_S = 120.0
 #: How long a first batch may take before a fragment that runs is taken to have nothing to do.
 FIRST_BATCH_S = 5.0
 START_TIMEOUT_S = 180.0
@@ -114,9 +117,24 @@ class Hosting:
         return is_expected or any(fragment.error is None for fragment in self._fragments.values())
 
     def status_changed(self, status: FragmentStatus) -> None:
-        if status.state in (FragmentState.FINISHED, FragmentState.FAILED):
+        fragment = self._fragments.get(status.fragment_id)
+        if fragment is not None and fragment.up and status.state is FragmentState.FAILED:
+            self._start_over(fragment, status.error or "see the engine's log")
+        if status.state is FragmentState.FINISHED:
             self._report_due.set()
         self._tell_waiting()
+
+    def _start_over(self, fragment: HostedFragment, error: str) -> None:
+        """A query of Spark's has ended by itself. Most reasons pass: it goes on from its checkpoint, a few times."""
+        now_s = trio.current_time()
+        recent = [at_s for at_s in fragment.failed_at_s if at_s > now_s - FAILURES_WITHIN_S]
+        fragment.failed_at_s = [*recent, now_s]
+        fragment.up = False
+        if len(recent) >= MAX_RESTARTS:
+            self._fail(fragment, error)
+            return
+        self._events.publish("fragment-restarted", fragment=fragment.fragment_id, error=error)
+        self._settle_soon(fragment)
 
     def link_lost(self, lost: LinkLost) -> None:
         fragment = self._fragments.get(lost.fragment_id)
@@ -464,6 +482,8 @@ class Hosting:
     async def reclaim(self, fragment: HostedFragment) -> bool:
         """After a move of which the outcome is not known: ask the keeper. True if the fragment stays, and goes on."""
         async with fragment.lock:
+            if not self._is_here(fragment):  # its query ended meanwhile
+                return False
             fragment.confirmed = False
             return await self._claim(fragment)
 

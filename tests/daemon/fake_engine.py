@@ -146,8 +146,9 @@ class FakeEngine:
             case Instantiate():
                 if self.steer().get("refuse") == command.spec.kind:
                     return EngineReply(call.call_id, error="Spark refuses this")
-                if fragment is None:
-                    self.fragments[command.fragment_id] = FakeFragment(command)
+                if fragment is not None:  # asked for again because it had failed
+                    fragment.stop()
+                self.fragments[command.fragment_id] = FakeFragment(command)
                 return EngineReply(call.call_id, output_schema="{}")
             case Connect():
                 if fragment is None:

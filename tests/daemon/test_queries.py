@@ -322,6 +322,22 @@ async def test_a_fragment_that_fails_fails_its_query(tmp_path: Path) -> None:
 
         await eventually(failed)
         assert "union1 on hub failed: the fake one failed" in ((await cluster.query(query_id)).error or "")
+        assert cluster.events("hub")["fragment-restarted"] == 2
+
+
+async def test_a_fragment_that_fails_once_goes_on(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        query_id = await cluster.submit()
+        await eventually(cluster.all_running)
+        cluster.steer("hub", fail="union")
+
+        async def restarted() -> bool:
+            return cluster.events("hub")["fragment-restarted"] == 1
+
+        await eventually(restarted)
+        cluster.steer("hub")
+        await eventually(cluster.all_running)
+        assert (await cluster.query(query_id)).state == "running"
 
 
 async def test_a_move_that_fails_at_the_target_leaves_the_fragment_where_it_is(tmp_path: Path) -> None:
