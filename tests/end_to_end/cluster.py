@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import trio
 
 from daemon.control_messages import (
+    Cancel,
     Done,
     Join,
     Migrate,
@@ -92,12 +93,15 @@ class Cluster:
         """Move a fragment by hand; return when it runs there."""
         await ask(self.first.socket, Migrate(fragment_id, node), Done)
 
-    async def wait_for(self, query_id: str, condition: Callable[[dict[str, OperatorInfo]], bool]) -> None:
-        """Return once ``condition`` holds for the query's fragments; SbonError if the query ends before."""
-        while not condition(await self.operators(query_id)):
-            if await self._state(query_id) not in ("placing", "deploying", "running", "moving"):
-                raise SbonError(f"query {query_id} ended before what was waited for")
-            await trio.sleep(_POLL_S)
+    async def cancel(self, query_id: str) -> None:
+        """End the query."""
+        await ask(self.first.socket, Cancel(query_id), Done)
+
+    async def check_runs(self, query_id: str) -> None:
+        """SbonError if the query has ended."""
+        state = await self._state(query_id)
+        if state in ("finished", "failed", "cancelled"):
+            raise SbonError(f"query {query_id} {state}")
 
     async def wait_until_finished(self, query_id: str) -> None:
         """Return when the query has finished; SbonError if it fails."""
@@ -135,7 +139,7 @@ async def running_cluster(scenario: Scenario) -> AsyncIterator[Cluster]:
         with trio.fail_after(_START_TIMEOUT_S):
             await cluster._form_overlay()
         yield cluster
-    except BaseException:
+    except Exception:
         for site in scenario.sites:
             print(f"--- {site.name}\n{tail(site.log_file, 60)}", file=sys.stderr)
         raise
