@@ -114,15 +114,23 @@ class Target:
 
 
 class Puller:
-    """Keeps one port supplied from one producer, in a thread of its own, until :meth:`stop`.
+    """Keeps one port supplied from one producer, in a thread of its own, from ``wanted`` until :meth:`stop`.
 
     ``lost(reason)`` is called, at most every few hundred milliseconds, while the producer cannot be pulled.
     """
 
-    def __init__(self, inbox: PortInbox, producer: str, consumer: str, lost: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        inbox: PortInbox,
+        producer: str,
+        consumer: str,
+        wanted: threading.Event,
+        lost: Callable[[str], None],
+    ) -> None:
         self._inbox = inbox
         self._producer = producer
         self._consumer = consumer
+        self._wanted = wanted
         self._lost = lost
         self._target: Target | None = None
         self._changed = threading.Condition()
@@ -163,8 +171,8 @@ class Puller:
 
     def _next_target(self) -> Target | None:
         with self._changed:
-            while self._target is None and not self._stopping:
-                self._changed.wait()
+            while (self._target is None or not self._wanted.is_set()) and not self._stopping:
+                self._changed.wait(_RETRY_S)
             return None if self._stopping else self._target
 
     def _pull_once(self, client: flight.FlightClient, target: Target) -> None:

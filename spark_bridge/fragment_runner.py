@@ -6,6 +6,9 @@ down about the batch before it ran, so that a replay promises the same:
 - a *source* decides lateness: rows older than the watermark so far are dropped and counted here and nowhere else;
 - a *stateless* fragment passes on the smallest watermark of its ports;
 - a *stateful* one passes on Spark's own watermark for the batch, less what its operator may hold back.
+
+Nothing flows before somebody wants it: a source begins to read, and a port to be filled, when the fragment's own log is
+first asked for. So a query that is deployed fragment by fragment starts at its sink, all at once, and misses nothing.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ _starting = threading.Lock()
 _START_ATTEMPTS = 3
 _SLOW_WORKER = "Python worker failed to connect back"
 _INITIALIZING = "Initializing sources"
+_WANTED_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class FragmentRunner:
         self._checkpoint = self._folder / "checkpoint"
         self._stopping = threading.Event()
         self._no_more_batches = threading.Event()
+        self._start_lock = threading.Lock()
         self._batch_lock = threading.Lock()
         self._error: str | None = None
         self._late_rows = 0
@@ -107,7 +112,11 @@ class FragmentRunner:
             self._pullers: dict[tuple[str, str], Puller] = {}
             stream, self.output_schema = self._stream(command.port_schemas)
             self._sink = open_sink(self.spec.sink, self.spec.query_id) if self.spec.sink else None
-            self._query = self._start(stream)
+            self._query: StreamingQuery | None = None
+            if self.spec.kind is FragmentKind.SOURCE and not self._log.wanted.is_set():
+                threading.Thread(target=self._start_when_wanted, args=(stream,), daemon=True).start()
+            else:
+                self._query = self._start(stream)
         except BaseException:
             self._lock.release()
             raise
@@ -125,6 +134,7 @@ class FragmentRunner:
                 self._inboxes[command.port],
                 command.producer,
                 cursor_name(self.spec.fragment_id, command.port),
+                self._log.wanted,
                 lambda reason: self._link_lost(command.port, command.producer, reason),
             )
         self._pullers[key].point_at(Target(command.address, command.producer_generation))
@@ -136,7 +146,7 @@ class FragmentRunner:
 
     def runs(self) -> bool:
         """False once it has failed or was stopped: it can only be started anew from its folder."""
-        return self._state()[0] in (FragmentState.RUNNING, FragmentState.FINISHED)
+        return self._state()[0] not in (FragmentState.FAILED, FragmentState.STOPPED)
 
     def raise_generation(self, generation: int, owner: str) -> None:
         """Run on under a newer generation; StaleGenerationError if it is older."""
@@ -191,7 +201,7 @@ class FragmentRunner:
 
     def rest_if_finished(self) -> None:
         """Once everything is read and committed, end the query with its processes; the log is still served."""
-        if self._query.isActive and not self._stopping.is_set() and self._finished():
+        if self._query is not None and self._query.isActive and not self._stopping.is_set() and self._finished():
             self._stop_query()
 
     def _state(self) -> tuple[FragmentState, str | None]:
@@ -199,6 +209,8 @@ class FragmentRunner:
             return FragmentState.STOPPED, None
         if self._finished():
             return FragmentState.FINISHED, None
+        if self._query is None:
+            return (FragmentState.FAILED, self._error) if self._error else (FragmentState.STARTING, None)
         if not self._query.isActive:
             failure = self._query.exception()
             return FragmentState.FAILED, self._error or one_line(failure) or "the query ended by itself"
@@ -258,6 +270,18 @@ class FragmentRunner:
             [sf.col(f"`{field.name}`").cast(field.dataType).alias(field.name) for field in wanted.fields]
         )
 
+    def _start_when_wanted(self, stream: DataFrame) -> None:
+        while not self._log.wanted.wait(_WANTED_POLL_S):
+            if self._stopping.is_set():
+                return
+        with self._start_lock:
+            if self._stopping.is_set():
+                return
+            try:
+                self._query = self._start(stream)
+            except SbonError as error:
+                self._error = one_line(error)
+
     def _start(self, stream: DataFrame) -> StreamingQuery:
         writer = (
             stream.writeStream.queryName(self.spec.fragment_id)
@@ -280,8 +304,9 @@ class FragmentRunner:
     def _stop_query(self) -> None:
         """Stop between two batches. Spark waits for a batch that has begun, so that batch must not wait for us."""
         self._no_more_batches.set()
-        with self._batch_lock:
-            self._query.stop()
+        with self._start_lock, self._batch_lock:
+            if self._query is not None:
+                self._query.stop()
 
     # -- a micro-batch -------------------------------------------------------------------------------------------
 

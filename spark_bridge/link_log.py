@@ -43,11 +43,15 @@ class LinkLog:
         self._fragment_id = fragment_id
         self._max_bytes = max_bytes
         self._changed = threading.Condition()
+        #: Set once a consumer has asked: from then on there is a reason to put anything out.
+        self.wanted = threading.Event()
         self._sizes: dict[int, int] = {int(path.stem): path.stat().st_size for path in folder.glob("*.segment")}
         self._cursors: dict[str, int] = dict.fromkeys(consumers, -1) | self._stored_cursors()
         self._bytes_out = 0
         self._rows_out = 0
         self._last = self._header(max(self._sizes)) if self._sizes else None
+        if self._last is not None or not consumers:
+            self.wanted.set()
 
     @property
     def last(self) -> SegmentHeader | None:
@@ -110,6 +114,7 @@ class LinkLog:
 
     def segments_from(self, batch_id: int, wait_s: float, stopping: threading.Event) -> Iterator[bytes]:
         """Yield whole segments from ``batch_id`` on, waiting up to ``wait_s`` for each; ends when none came."""
+        self.wanted.set()
         while not stopping.is_set():
             with self._changed:
                 if batch_id not in self._sizes:

@@ -7,8 +7,10 @@ when the source is back, as with any live stream.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,8 @@ class ReplaySource(DataSource):
     ``path`` (CSV, gzip allowed, with a header line; or Parquet), ``event_time`` (column), ``folder`` (where the sorted
     copy and the clock's anchor are kept), ``speedup`` (event seconds per second, default 1), ``null`` (how CSV spells
     a missing value besides the empty one, default NA), ``max_rows`` (per micro-batch), ``start_delay_s`` (a pause
-    before the first event). Rows without an event time are left out.
+    before the first event), ``hold_at`` (a time in ISO format) with ``hold_until`` (a path): events after it are held
+    back until there is such a file. Rows without an event time are left out.
     """
 
     @classmethod
@@ -91,7 +94,16 @@ class ReplayReader(DataSourceStreamReader):
         delay_s = float(self._options.get("start_delay_s", 0))
         elapsed_s = max(now - self._started_at, 0.0) - delay_s
         played_s = elapsed_s * float(self._options.get("speedup", 1))
-        return int(np.searchsorted(times_us, times_us[0] + played_s * 1e6, side="right")) if played_s >= 0 else 0
+        if played_s < 0:
+            return 0
+        reached_us = min(times_us[0] + played_s * 1e6, self._held_at_us)
+        return int(np.searchsorted(times_us, reached_us, side="right"))
+
+    @property
+    def _held_at_us(self) -> float:
+        if "hold_at" not in self._options or Path(self._options["hold_until"]).exists():
+            return math.inf
+        return datetime.fromisoformat(self._options["hold_at"]).timestamp() * 1e6
 
     @cached_property
     def _table(self) -> pa.Table:

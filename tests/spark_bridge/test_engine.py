@@ -171,7 +171,7 @@ def test_what_cannot_run_is_refused_in_one_line_and_leaves_nothing(tmp_path: Pat
         sink = FragmentSpec("q-sink", "q", FragmentKind.SINK, "SELECT 1 AS one", sink=SinkSpec("out", "parquet"))
         assert "path" in refusal(sink)
 
-        engine.start(good, consumers=("nobody:in0",))
+        engine.start(good)
         engine.wait_for_state(good.fragment_id, FragmentState.RUNNING)
         engine.do(Migrate(good.fragment_id, 1, "test"))
         other = _changed(good, good.fragment_id, sql="SELECT ts AS a__ts, v AS a__v FROM source")

@@ -65,6 +65,16 @@ def test_segments_are_kept_until_every_consumer_has_them(tmp_path: Path) -> None
     log.acknowledge("b", 0)  # an acknowledgement that comes late takes nothing back
 
 
+def test_nothing_is_wanted_before_a_consumer_asks(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "asked", "a")
+    assert not log.wanted.is_set()
+    list(log.segments_from(0, 0, NEVER))
+    assert log.wanted.is_set()
+    append(log, 0, 1)
+    assert open_log(tmp_path / "asked", "a").wanted.is_set(), "it was wanted before the restart"
+    assert open_log(tmp_path / "sink").wanted.is_set(), "a sink is wanted by its user"
+
+
 def test_a_replayed_batch_must_say_the_same(tmp_path: Path) -> None:
     log = open_log(tmp_path, "a")
     append(log, 0, 1, 2)

@@ -55,6 +55,17 @@ def test_rows_come_when_they_are_due_and_the_end_is_told(events: Path, tmp_path:
     assert [batch["k"].to_pylist() for batch in again.read(RowRange(1, 3))] == [["b", "c"]]
 
 
+def test_events_are_held_back_until_they_are_let_go(events: Path, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    replay = reader(tmp_path, events, speedup="1e9", hold_at="2013-07-01T01:30:00+00:00", hold_until=str(gate))
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "started_at").write_text("0")
+    held = replay.latestOffset(replay.initialOffset(), ReadAllAvailable())
+    assert held == {"row": 1, "end_of_stream": False}
+    gate.touch()
+    assert replay.latestOffset(held, ReadAllAvailable()) == {"row": 3, "end_of_stream": True}
+
+
 def test_an_empty_file_ends_at_once(tmp_path: Path) -> None:
     path = tmp_path / "empty.csv"
     path.write_text("ts,k,v\n")
