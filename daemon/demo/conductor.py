@@ -37,8 +37,10 @@ _POLL_S = 0.5
 _SETTLE_TIMEOUT_S = 20.0
 #: The path gets slow once rows reach the operators and these have been watched for a while.
 _CHANGE_AFTER_S = 8.0
+#: Operators that have not moved by then will not.
+_MOVE_WITHIN_S = 120.0
 #: Beyond the replay itself: starts of Spark, moves, the end of the stream on its way through the fragments.
-_SLACK_S = 150.0
+_SLACK_S = _MOVE_WITHIN_S + 150.0
 
 
 @dataclass(slots=True)
@@ -139,6 +141,9 @@ class Conductor:
                 began = trio.current_time()
             elif trio.current_time() - began > _CHANGE_AFTER_S and self._course.placement_before is None:
                 await self._make_path_slow()
+                began = trio.current_time()
+            if self._may_go_on(trio.current_time() - began):
+                self._scenario.gate.touch()
             await trio.sleep(_POLL_S)
 
     def _look(self, operators: Sequence[OperatorInfo]) -> None:
@@ -196,6 +201,12 @@ class Conductor:
         self._enter(f"the path from {source} to {host} becomes slow: {SLOW_RTT_MS:.0f} ms")
         self._network.slow_down(source, host, SLOW_RTT_MS)
         await ask(self._scenario.flights.socket, Emulate(source, host, SLOW_RTT_MS), Done)
+
+    def _may_go_on(self, since_change_s: float) -> bool:
+        """The end of the month is held back until the operators have moved, though not for ever."""
+        if self._course.placement_before is None:
+            return False
+        return self._course.migrations > 0 or since_change_s > _MOVE_WITHIN_S
 
     async def _follow_events(self, site: Site) -> None:
         seen = -1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import resources
@@ -23,9 +24,10 @@ QUERY = (Path(str(resources.files("daemon.demo"))) / "query.sql").read_text()
 #: The replayed month, from the first observation (2013-07-01 04:00 UTC) to the last departure.
 MONTH_START_MS = 1_372_651_200_000
 MONTH_S = 2_678_340
-#: Event seconds per second: the month takes two and a quarter minutes. Most of that is room for a slow machine, which
-#: takes a minute to start the operators and half a minute for one more Spark where they move to.
-DEFAULT_SPEEDUP = 20_000.0
+#: Event seconds per second: the month takes a minute and a half.
+DEFAULT_SPEEDUP = 30_000.0
+#: Where the replay waits until the operators have moved: a slow machine may need long to start one more Spark for them.
+HOLD_AT = "2013-07-24T00:00:00+00:00"
 #: The round trip that the path from the flights to the join's host is slowed down to.
 SLOW_RTT_MS = 240.0
 
@@ -66,11 +68,15 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The sites, the true round trips between them in ms, and where the result goes."""
+    """The sites, the true round trips between them in ms, and where the result goes.
+
+    ``gate``: once there is such a file, the replays go on past HOLD_AT.
+    """
 
     sites: tuple[Site, ...]
     rtt_ms: tuple[tuple[float, ...], ...]
     result: Path
+    gate: Path
 
     def site(self, name: str) -> Site:
         return next(site for site in self.sites if site.name == name)
@@ -91,8 +97,10 @@ class Scenario:
 def make_scenario(scratch: Path, out: Path, speedup: float) -> Scenario:
     """Five sites with their folders under ``scratch`` and free ports, the result under ``out``."""
     matrix = json.loads((DATA / "rtt_ms.json").read_text())
-    flights = replay("flights", FLIGHTS_SCHEMA, speedup, rate_bytes_per_s=16_000, row_bytes=40)
-    weather = replay("weather", WEATHER_SCHEMA, speedup, rate_bytes_per_s=1_500, row_bytes=48)
+    gate = scratch / "gate"
+    timing = {"speedup": f"{speedup:g}", "hold_at": HOLD_AT, "hold_until": str(gate)}
+    flights = replay("flights", FLIGHTS_SCHEMA, timing, rate_bytes_per_s=16_000, row_bytes=40)
+    weather = replay("weather", WEATHER_SCHEMA, timing, rate_bytes_per_s=1_500, row_bytes=48)
     result = out / "result"
     roles: dict[str, tuple[bool, tuple[StreamSpec, ...], tuple[SinkSpec, ...]]] = {
         "New York": (False, (flights,), ()),
@@ -105,17 +113,19 @@ def make_scenario(scratch: Path, out: Path, speedup: float) -> Scenario:
     for index, (city, port) in enumerate(zip(matrix["names"], free_ports(len(matrix["names"])), strict=True)):
         name = city.lower().replace(" ", "-")
         sites.append(Site(name, city, index, port, scratch / name, *roles[city]))
-    return Scenario(tuple(sites), tuple(tuple(row) for row in matrix["rtt_ms"]), result)
+    return Scenario(tuple(sites), tuple(tuple(row) for row in matrix["rtt_ms"]), result, gate)
 
 
-def replay(name: str, schema: str, speedup: float, *, rate_bytes_per_s: float, row_bytes: float) -> StreamSpec:
-    """One of the demo's data files as a live stream."""
+def replay(
+    name: str, schema: str, timing: Mapping[str, str], *, rate_bytes_per_s: float, row_bytes: float
+) -> StreamSpec:
+    """One of the demo's data files as a live stream; ``timing`` are options of the replay."""
     return StreamSpec(
         name=name,
         format="replay",
         schema=schema,
         event_time="ts",
-        options={"path": str(DATA / f"{name}.csv.gz"), "speedup": f"{speedup:g}"},
+        options={"path": str(DATA / f"{name}.csv.gz"), **timing},
         rate_bytes_per_s=rate_bytes_per_s,
         row_bytes=row_bytes,
     )

@@ -55,7 +55,7 @@ def make_cluster_scenario(folder: Path, roles: Sequence[Role], rtt_ms: Sequence[
         Site(role.name, role.name, at, port, folder / role.name, role.accepts_operators, role.streams, role.sinks)
         for at, (role, port) in enumerate(zip(roles, ports, strict=True))
     )
-    return Scenario(sites, tuple(tuple(row) for row in rtt_ms), folder / "result")
+    return Scenario(sites, tuple(tuple(row) for row in rtt_ms), folder / "result", folder / "gate")
 
 
 @dataclass(slots=True)

@@ -79,8 +79,8 @@ async def wait_for_rows(cluster: Cluster, query_id: str, count: int) -> None:
 
 async def check_result(scenario: Scenario, scratch: Path) -> None:
     whole = [
-        replay("flights", FLIGHTS_SCHEMA, 1, rate_bytes_per_s=1, row_bytes=1),
-        replay("weather", WEATHER_SCHEMA, 1, rate_bytes_per_s=1, row_bytes=1),
+        replay("flights", FLIGHTS_SCHEMA, {}, rate_bytes_per_s=1, row_bytes=1),
+        replay("weather", WEATHER_SCHEMA, {}, rate_bytes_per_s=1, row_bytes=1),
     ]
     verdict = await compare_with_reference(scenario.result, QUERY, whole, scratch)
     assert verdict.difference is None
