@@ -142,7 +142,7 @@ class Hosting:
         if fragment is None or self._nursery is None or key in self._locating:
             return
         self._locating.add(key)
-        log.info("%s lost its link to %s: %s", lost.fragment_id, lost.producer, lost.reason)
+        log.debug("%s lost its link to %s: %s", lost.fragment_id, lost.producer, lost.reason)
         self._nursery.start_soon(self._locate, fragment, lost.producer)
 
     def engine_lost(self) -> None:
