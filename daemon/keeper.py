@@ -73,6 +73,8 @@ class Keeper:
         self._wall_s = wall_s
         self._records: dict[str, QueryRecord] = {}
         self._reports: dict[str, FragmentReport] = {}
+        #: Rates in bytes/s that were measured on links, by (producer, consumer); kept while a link is interrupted.
+        self._rates: dict[tuple[str, str], float] = {}
         self._rtt_ms: dict[tuple[str, str], float] = {}
         self._nursery: trio.Nursery | None = None
         root.mkdir(parents=True, exist_ok=True)
@@ -186,6 +188,8 @@ class Keeper:
         record = self._records.pop(query_id)
         for fragment_id in record.fragments:
             self._reports.pop(fragment_id, None)
+            for link in [link for link in self._rates if fragment_id in link]:
+                del self._rates[link]
 
     # --- ownership
 
@@ -221,6 +225,7 @@ class Keeper:
     def _take_report(self, record: QueryRecord, sender: str, report: FragmentReport) -> None:
         fragment_id, generation = report.fragment_id, report.generation
         self._reports[fragment_id] = report
+        self._note_rates(report)
         if report.flight_address is not None:
             known = record
             record = query_record.started(record, sender, fragment_id, generation, report.flight_address)
@@ -322,7 +327,7 @@ class Keeper:
         """A query with what was reported of it last."""
         now_s = self._wall_s()
         last_change_s = record.last_move_at_s or record.running_at_s or now_s
-        links = tuple(self._measured(link) for link in record.links)
+        links = self._links(record)
         usage, at_consumer = (None, None) if record.status.ended else self._usages(record, links)
         return QueryView(
             query_id=record.query_id,
@@ -358,13 +363,25 @@ class Keeper:
             state = str(FragmentState.STARTING if status is None else status.state)
         return FragmentView(fragment.spec, fragment.owner, fragment.generation, state, status)
 
-    def _measured(self, link: Link) -> Link:
-        """The link with the rate that its consumer measured; the estimate until something has flowed."""
-        report = self._reports.get(link.target)
-        if report is None or report.status is None:
-            return link
-        rates = [port.rate_bytes_per_s for port in report.status.ports if port.producer == link.source and port.rows]
-        return msgspec.structs.replace(link, rate_bytes_per_s=sum(rates)) if rates else link
+    def _note_rates(self, report: FragmentReport) -> None:
+        measured: dict[tuple[str, str], float] = {}
+        for port in report.status.ports if report.status is not None else ():
+            if port.settled:
+                link = (port.producer, report.fragment_id)
+                measured[link] = measured.get(link, 0.0) + port.rate_bytes_per_s
+        self._rates |= measured
+
+    def _links(self, record: QueryRecord) -> tuple[Link, ...]:
+        """The links with their measured rates, or all with the estimates while one is not measured yet.
+
+        Never some of each: what counts is how they compare, and an estimate may be off by any factor.
+        """
+        rates = [self._rates.get((link.source, link.target)) for link in record.links]
+        if any(rate is None for rate in rates):
+            return record.links
+        return tuple(
+            msgspec.structs.replace(link, rate_bytes_per_s=rate) for link, rate in zip(record.links, rates, strict=True)
+        )
 
     def _usages(self, record: QueryRecord, links: tuple[Link, ...]) -> tuple[float, float]:
         view = self.cost_view()

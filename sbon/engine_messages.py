@@ -112,13 +112,17 @@ class FragmentState(StrEnum):
 
 
 class PortStatus(msgspec.Struct, frozen=True):
-    """Measured at the link: smoothed rates of what was pulled from ``producer``, and rows pulled in all."""
+    """Measured at the link: smoothed rates of what was pulled from ``producer``, and rows pulled in all.
+
+    ``settled``: the rates stand on enough seconds of flow to decide by.
+    """
 
     port: str
     producer: str
     rate_bytes_per_s: float
     rate_rows_per_s: float
     rows: int
+    settled: bool = True
 
 
 class FragmentStatus(_Message, frozen=True):

@@ -6,6 +6,7 @@ client a segment that is newer than what it was pointed at: nobody listens to a 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from sbon.frames import decode_body
 from spark_bridge.link_log import LinkLog
 from spark_bridge.port_inbox import PortInbox, Segment
 from spark_bridge.segment import decode_segment
-from spark_bridge.statistics import RateMeter
+from spark_bridge.statistics import SMOOTHING_S, RateMeter
 
 _PULL = "pull"
 _ACKNOWLEDGE = "acknowledge"
@@ -139,8 +140,13 @@ class Puller:
         now = time.monotonic()
         self.bytes_in = RateMeter(now)
         self.rows_in = RateMeter(now)
+        self._first_segment_at = math.inf
         self._thread = threading.Thread(target=self._run, name=f"pull {producer} for {consumer}", daemon=True)
         self._thread.start()
+
+    def settled(self, now: float) -> bool:
+        """Whether segments have come for long enough at monotonic time ``now`` that their rate means something."""
+        return now - self._first_segment_at >= SMOOTHING_S
 
     def point_at(self, target: Target) -> None:
         """Pull from ``target`` from now on; an older generation than the present one is ignored."""
@@ -195,6 +201,7 @@ class Puller:
             )
             if self._inbox.append(segment):
                 now = time.monotonic()
+                self._first_segment_at = min(self._first_segment_at, now)
                 self.bytes_in.add(len(data), now)
                 self.rows_in.add(header.rows, now)
 

@@ -179,7 +179,14 @@ class FragmentRunner:
         """A snapshot for the daemon."""
         now = time.monotonic()
         ports = tuple(
-            PortStatus(port, producer, puller.bytes_in.per_s(now), puller.rows_in.per_s(now), puller.rows_in.total)
+            PortStatus(
+                port,
+                producer,
+                puller.bytes_in.per_s(now),
+                puller.rows_in.per_s(now),
+                puller.rows_in.total,
+                puller.settled(now),
+            )
             for (port, producer), puller in list(self._pullers.items())
         )
         bytes_in = sum(puller.bytes_in.total for puller in list(self._pullers.values()))

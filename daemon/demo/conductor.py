@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -125,8 +126,8 @@ class Conductor:
         return plan_query(self._sql, query_id, catalog)
 
     async def _watch(self, query_id: str) -> None:
-        """Look every half second until the query has finished; make the path slow once."""
-        began = trio.current_time()
+        """Look every half second until the query has finished; make the path slow, and let the month end after that."""
+        flows_since_s = changed_at_s = math.inf
         consumer = self._scenario.consumer.socket
         while True:
             for query in (await ask(consumer, Queries(), QueriesReply)).queries:
@@ -137,12 +138,14 @@ class Conductor:
                     return
             operators = (await ask(consumer, Operators(), OperatorsReply)).operators
             self._look([operator for operator in operators if operator.query_id == query_id])
-            if not self._flows():
-                began = trio.current_time()
-            elif trio.current_time() - began > _CHANGE_AFTER_S and self._course.placement_before is None:
+            now_s = trio.current_time()
+            if self._flows():
+                flows_since_s = min(flows_since_s, now_s)
+            if self._course.placement_before is None and now_s - flows_since_s > _CHANGE_AFTER_S:
                 await self._make_path_slow()
-                began = trio.current_time()
-            if self._may_go_on(trio.current_time() - began):
+                changed_at_s = now_s
+            # The end of the month is held back until the operators have moved, though not for ever.
+            if now_s - changed_at_s > (_MOVE_WITHIN_S if self._course.migrations == 0 else 0):
                 self._scenario.gate.touch()
             await trio.sleep(_POLL_S)
 
@@ -201,12 +204,6 @@ class Conductor:
         self._enter(f"the path from {source} to {host} becomes slow: {SLOW_RTT_MS:.0f} ms")
         self._network.slow_down(source, host, SLOW_RTT_MS)
         await ask(self._scenario.flights.socket, Emulate(source, host, SLOW_RTT_MS), Done)
-
-    def _may_go_on(self, since_change_s: float) -> bool:
-        """The end of the month is held back until the operators have moved, though not for ever."""
-        if self._course.placement_before is None:
-            return False
-        return self._course.migrations > 0 or since_change_s > _MOVE_WITHIN_S
 
     async def _follow_events(self, site: Site) -> None:
         seen = -1
