@@ -23,7 +23,7 @@ def main() -> int:
 
 
 def foreign_daemon() -> str | None:
-    """One line for the user if ``import daemon`` gives another package than the one installed beside this; else None."""
+    """One line for the user if ``import daemon`` gives another package than ours, installed beside this."""
     remedy = "install sbon in an environment of its own, and unset PYTHONPATH"
     spec = importlib.util.find_spec("daemon")
     if spec is None or spec.origin is None:

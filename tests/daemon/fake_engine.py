@@ -6,7 +6,7 @@ see from the files whether anything ever ran twice. Run as ``python fake_engine.
 
 What it does is steered by a file ``<scratch>/../fake.json``: {"die": "words"} ends it at the start with status 2,
 {"refuse": "fragment id"} refuses to instantiate that one, {"finish": true} reports all fragments as finished,
-{"fail": "fragment id"} reports that one as failed.
+{"fail": "kind"} reports fragments of that kind as failed, {"fail_once": "kind"} until they are instantiated again.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ PERIOD_S = 0.02
 
 
 class FakeFragment:
-    """One that runs."""
+    """One that runs; ``again``: it took the place of one that had failed."""
 
-    def __init__(self, command: Instantiate) -> None:
+    def __init__(self, command: Instantiate, *, again: bool = False) -> None:
         self.command = command
+        self.again = again
         self.folder = Path(command.folder)
         self.connected: dict[tuple[str, str], Connect] = {}
         self.batches = -1
@@ -124,7 +125,8 @@ class FakeEngine:
         state, error = FragmentState.RUNNING, None
         if steering.get("finish"):
             state = FragmentState.FINISHED
-        if steering.get("fail") == fragment.command.spec.kind:
+        kind = fragment.command.spec.kind
+        if steering.get("fail") == kind or (steering.get("fail_once") == kind and not fragment.again):
             state, error = FragmentState.FAILED, "the fake one failed"
         return FragmentStatus(
             fragment_id,
@@ -148,7 +150,7 @@ class FakeEngine:
                     return EngineReply(call.call_id, error="Spark refuses this")
                 if fragment is not None:  # asked for again because it had failed
                     fragment.stop()
-                self.fragments[command.fragment_id] = FakeFragment(command)
+                self.fragments[command.fragment_id] = FakeFragment(command, again=fragment is not None)
                 return EngineReply(call.call_id, output_schema="{}")
             case Connect():
                 if fragment is None:

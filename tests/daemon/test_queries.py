@@ -329,13 +329,12 @@ async def test_a_fragment_that_fails_once_goes_on(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster:
         query_id = await cluster.submit()
         await eventually(cluster.all_running)
-        cluster.steer("hub", fail="union")
+        cluster.steer("hub", fail_once="union")
 
         async def restarted() -> bool:
             return cluster.events("hub")["fragment-restarted"] == 1
 
         await eventually(restarted)
-        cluster.steer("hub")
         await eventually(cluster.all_running)
         assert (await cluster.query(query_id)).state == "running"
 
