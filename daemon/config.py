@@ -83,7 +83,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_mb: Annotated[int, Meta(ge=384)] = 512
     trigger_ms: Annotated[int, Meta(ge=0)] = 500
     log_bytes: Count = 64 * 1024 * 1024
-    start_timeout_s: Positive = 90.0
+    start_timeout_s: Positive = 150.0
     idle_s: Positive = 60.0
     spark: dict[str, str] = {}
 

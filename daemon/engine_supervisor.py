@@ -287,7 +287,7 @@ class EngineSupervisor:
     ) -> tuple[trio.SocketStream, Hello]:
         """Wait for the engine to connect and to say hello. Raises SbonError if it ends, or stays silent, instead."""
         greeting: tuple[trio.SocketStream, Hello] | None = None
-        with trio.move_on_after(self._config.start_timeout_s):
+        with trio.move_on_after(self._config.start_timeout_s) as limit:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_at_end, process, nursery.cancel_scope)
                 greeting = await self._accept(listening)
@@ -299,10 +299,11 @@ class EngineSupervisor:
                 return stream, hello
             await trio.aclose_forcefully(stream)
             raise SbonError("the engine is of another version than the daemon: install sbon anew")
+        if limit.cancelled_caught:
+            remedy = f"see {self.log_file}, and give a slow host more time with engine.start_timeout_s"
+            raise SbonError(f"the engine did not start within {self._config.start_timeout_s:g} s: {remedy}")
         with trio.move_on_after(1.0):  # whoever closed the connection without a word is probably ending
             await process.wait()
-        if process.returncode is None:
-            raise SbonError(f"the engine did not start within {self._config.start_timeout_s:g} s: see {self.log_file}")
         words = self._last_words(log_start) or f"it ended with status {process.returncode}"
         raise SbonError(f"the engine does not start: {words} (see {self.log_file})")
 

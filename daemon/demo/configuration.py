@@ -16,7 +16,6 @@ PLACEMENT = {"period_s": 2.0, "rest_s": 5.0}
 #: Four Sparks start at once and live for two minutes, perhaps on two slow cores that others use too: they look for work
 #: less often, and do without Java's second compiler, which halves the processor time of a short life.
 ENGINE = {
-    "start_timeout_s": 180.0,
     "idle_s": 600.0,
     "trigger_ms": 1500,
     "spark": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
