@@ -50,7 +50,7 @@ def set_up() -> None:
         if run(sys.executable, "-m", "venv", VENV):
             sys.exit("bootstrap: cannot create .venv (on Debian and Ubuntu: install the package python3-venv)")
     pip = (python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off")
-    say("installing what the lock files name: some 600 MB, one to five minutes")
+    say("installing what the lock files name: 1.1 GB on disk, one to five minutes")
     started = time.monotonic()
     for step in (
         ("--quiet", "--require-hashes", "-r", BUILD_LOCK),
