@@ -14,6 +14,7 @@ first asked for. So a query that is deployed fragment by fragment starts at its 
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -57,6 +58,7 @@ _START_ATTEMPTS = 3
 _SLOW_WORKER = "Python worker failed to connect back"
 _INITIALIZING = "Initializing sources"
 _WANTED_POLL_S = 0.2
+_RAISED = re.compile(r"[\w.]+(Error|Exception): \S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,8 +423,10 @@ def folder_bytes(folder: Path) -> int:
 
 
 def one_line(error: BaseException | None) -> str:
-    """The first line of an error's text; of an error in Java, the first line of that one's."""
+    """An error in one line: the first of its text, or what a Python traceback in it ends with."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.toString()).splitlines()[0]
     lines = str(error).strip().splitlines() if error is not None else []
+    if raised := [line for line in lines if _RAISED.match(line)]:  # what a Python process of Spark's ended with
+        return raised[-1].split(": ", 1)[1]
     return lines[0] if lines else type(error).__name__ if error is not None else ""

@@ -31,7 +31,7 @@ from sbon.engine_messages import (
 from sbon.fragment import FragmentSpec
 from sbon.frames import FrameReader, frame
 
-PATIENCE_S = 120.0
+PATIENCE_S = 400.0
 
 
 class DrivenEngine:
