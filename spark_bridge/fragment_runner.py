@@ -54,7 +54,7 @@ _names_in_use = threading.Lock()
 # Spark gives the Python process of a source ten seconds to come up, which a busy host exceeds when many start at once:
 # they start one after another, and one that was too slow is started again (it has not read anything yet).
 _starting = threading.Lock()
-_START_ATTEMPTS = 3
+_START_ATTEMPTS = 10
 _SLOW_WORKER = "Python worker failed to connect back"
 _INITIALIZING = "Initializing sources"
 _WANTED_POLL_S = 0.2
