@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import datetime
 import math
-import os
 import random
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from sbon.fragment import FragmentKind
 from sbon.sql.plan import plan_query
+from spark_bridge.session import start_session
 from tests.sbon.sql.streams import CATALOG, SCHEMAS
 
 pytestmark = pytest.mark.spark
@@ -124,21 +123,10 @@ QUERIES = {
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.adaptive.enabled", "false")
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .getOrCreate()
-    )
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    # Compiling each of these small plans would take longer than running them.
+    settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    session = start_session("uncut", tmp_path_factory.mktemp("spark"), master="local[1]", settings=settings)
     rng = random.Random(2013)
     start = datetime.datetime(2013, 7, 1, tzinfo=datetime.UTC)
     airports = ["EWR", "JFK", "LGA"]
