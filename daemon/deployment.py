@@ -31,16 +31,11 @@ from overlay.records import NodeRecord
 from sbon.errors import QueryError, SbonError
 from sbon.fragment import FragmentSpec
 from sbon.network_usage import Link
-from sbon.placement.full_optimizer import (
-    OperatorChoice,
-    candidate_objective,
-    choose,
-    paths_to_measure,
-    virtual_places,
-)
+from sbon.placement.candidates import candidate_objective, paths_to_measure, virtual_places
+from sbon.placement.choice import OperatorChoice
 from sbon.placement.problem import PlacementProblem
 from sbon.sql.catalog import Catalog
-from sbon.sql.plan import QueryPlan, plan_query
+from sbon.sql.query_plan import QueryPlan
 
 log = logging.getLogger("sbon.deployment")
 
@@ -75,7 +70,7 @@ class Deployment:
         """
         known = await self._gather_catalog()
         try:
-            plan = plan_query(sql, "q", known.catalog)
+            plan = await _plan(sql, "q", known.catalog)
         except QueryError as error:
             raise _mention_silent(error, known) from None
         owner = plan.owners[plan.fragments[-1].fragment_id]
@@ -106,7 +101,7 @@ class Deployment:
         known = await self._gather_catalog()
         query_id = f"q{secrets.token_hex(4)}"
         try:
-            plan = plan_query(message.sql, query_id, known.catalog)
+            plan = await _plan(message.sql, query_id, known.catalog)
         except QueryError as error:
             raise _mention_silent(error, known) from None
         _refuse_ambiguous(plan, known)
@@ -128,6 +123,8 @@ class Deployment:
 
     async def _place(self, plan: QueryPlan) -> tuple[dict[str, str], tuple[OperatorChoice, ...]]:
         """Hosts of all fragments, and why."""
+        from sbon.placement.full_optimizer import choose  # needs numpy, which is large
+
         links = tuple(Link(source, target, rate) for source, target, rate in plan.links)
         problem = PlacementProblem(links, plan.owners)
         settings = self._config.placement
@@ -181,6 +178,17 @@ class Deployment:
                     nursery.start_soon(start, spec)
         except* SbonError as errors:
             raise _first(errors) from None
+
+
+async def _plan(sql: str, query_id: str, catalog: Catalog) -> QueryPlan:
+    """See :func:`sbon.sql.plan.plan_query`. In a thread: importing sqlglot and parsing take a while."""
+
+    def plan() -> QueryPlan:
+        from sbon.sql.plan import plan_query  # needs sqlglot, which is large
+
+        return plan_query(sql, query_id, catalog)
+
+    return await trio.to_thread.run_sync(plan)
 
 
 def _first(errors: BaseExceptionGroup[SbonError]) -> SbonError:

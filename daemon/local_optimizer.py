@@ -20,7 +20,7 @@ from daemon.migration import Conductor
 from daemon.peers import Peers
 from daemon.query_messages import DescribeQuery, QueryStatus, QueryView
 from sbon.errors import SbonError
-from sbon.placement.full_optimizer import candidate_objective, choose, paths_to_measure
+from sbon.placement.candidates import candidate_objective, paths_to_measure
 from sbon.placement.local_optimizer import (
     Action,
     Decision,
@@ -106,6 +106,8 @@ class LocalOptimizer:
                 return  # everything is different now
 
     async def _evaluate_group(self, view: QueryView, placement: dict[str, str], group: _Group) -> Decision | None:
+        from sbon.placement.full_optimizer import choose  # needs numpy, which is large
+
         host = self._peers.node_id
         settings = self._settings
         problem = local_problem(view.links, placement, group)

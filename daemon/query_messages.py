@@ -14,7 +14,7 @@ import msgspec
 from sbon.engine_messages import FragmentStatus
 from sbon.fragment import FragmentSpec
 from sbon.network_usage import Link
-from sbon.placement.full_optimizer import OperatorChoice
+from sbon.placement.choice import OperatorChoice
 from sbon.streams import SinkSpec, StreamSpec
 
 FlightAddress = tuple[str, int]

@@ -20,8 +20,8 @@ from sbon.engine_messages import cursor_name
 from sbon.errors import SbonError, StaleGenerationError
 from sbon.fragment import FragmentSpec
 from sbon.network_usage import Link
-from sbon.placement.full_optimizer import OperatorChoice
-from sbon.sql.plan import QueryPlan
+from sbon.placement.choice import OperatorChoice
+from sbon.sql.query_plan import QueryPlan
 
 FIRST_GENERATION = 1
 #: Moves that are remembered with a query.

@@ -50,7 +50,7 @@ from daemon.query_messages import (
 from daemon.requests import Done as RequestDone
 from overlay.identity import NodeId
 from sbon.errors import SbonError
-from sbon.placement.full_optimizer import OperatorChoice
+from sbon.placement.choice import OperatorChoice
 
 
 class QueryService:

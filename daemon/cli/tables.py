@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from daemon.control_messages import (
     Event,
@@ -24,15 +21,23 @@ from daemon.control_messages import (
 )
 from sbon.coordinate import Coordinate
 
+if TYPE_CHECKING:  # rich is slow to import, and no use to a daemon or where JSON is printed
+    from rich.console import Console
+    from rich.table import Table
+
 #: Where nobody looks at it, a table is as wide as it needs to be.
 PIPED_WIDTH = 400
 
 
 def console() -> Console:
+    from rich.console import Console
+
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[str]], *, right: Iterable[str] = ()) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     right = set(right)
     for column in columns:
@@ -43,6 +48,9 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[str]], *, right: Iter
 
 
 def show_status(reply: StatusReply) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
     rows = [
         ("name", reply.name),
         ("address", reply.address),

@@ -31,7 +31,8 @@ from daemon.demo.view import FragmentRow, Scene, View
 from sbon.errors import SbonError
 from sbon.network_usage import Link
 from sbon.sql.catalog import Catalog
-from sbon.sql.plan import QueryPlan, plan_query
+from sbon.sql.plan import plan_query
+from sbon.sql.query_plan import QueryPlan
 
 _POLL_S = 0.5
 #: The operators know the distances after this many rounds of probes; they are placed by them.

@@ -2,123 +2,29 @@
 
 In two steps, because measuring takes time and this module knows none:
 
-1. :func:`virtual_places` relaxes the plan, and :func:`candidate_objective` is what a search for hosts minimises: for
-   each operator the predicted usage of its links plus load. (Least *predicted usage* beats being nearest to the virtual
-   point: DESIGN, Cost space.)
-2. :func:`paths_to_measure` says which round trips matter between the candidates; when they are known as well as can be,
-   :func:`choose` minimises the sum of rate x one-way latency + input rate x load exactly over the candidates.
+1. :mod:`sbon.placement.candidates` says where to look for hosts, and which round trips matter between those found;
+2. when they are known as well as can be, :func:`choose` minimises the sum of rate x one-way latency + input rate x load
+   exactly over the candidates.
+
+The second step alone needs numpy: a daemon that has nothing to place never imports this module.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
-import msgspec
 import numpy as np
 
-from sbon.coordinate import distance_ms
 from sbon.errors import UnavailableError
 from sbon.network_usage import RttMs, link_usage, load_cost, network_usage, placement_cost
+from sbon.placement.choice import CandidateCost, OperatorChoice, Placement
 from sbon.placement.exact import MAX_TABLE, Term, elimination_order, minimise, minimum_with
 from sbon.placement.problem import CostView, Host, PlacementProblem
-from sbon.placement.relaxation import Point, virtual_place
+from sbon.placement.relaxation import Point
 
 #: Candidates per operator (SBON ICDE'06 section 3.1.3: k = 10).
 CANDIDATES = 10
-
-
-class CandidateCost(msgspec.Struct, frozen=True):
-    """One host for one operator. Costs are of the whole plan, in bytes, with all other operators at their best.
-
-    ``measured``: whether the round trips of the operator's own links, with the chosen hosts at their other ends, were
-    all measured; where one was not, the predicted one stands in for it in ``measured_cost``.
-    """
-
-    node_id: str
-    name: str
-    load: float
-    predicted_cost: float
-    measured_cost: float
-    measured: bool
-
-
-class OperatorChoice(msgspec.Struct, frozen=True):
-    """Why an operator is where it is. ``candidates`` ascend by measured cost; the chosen one is the first."""
-
-    operator: str
-    virtual_point_ms: tuple[float, ...]
-    candidates: tuple[CandidateCost, ...]
-    chosen: str
-    cost: float
-    runner_up: str | None
-    runner_up_cost: float | None
-    reason: str
-
-
-class Placement(msgspec.Struct, frozen=True):
-    """Hosts of all operators (operator -> node id), pinned ones among them.
-
-    ``cost`` is the objective, usage plus load, and ``network_usage`` is usage alone; both in bytes in transit.
-    """
-
-    hosts: dict[str, str]
-    cost: float
-    network_usage: float
-    choices: tuple[OperatorChoice, ...]
-
-
-def virtual_places(
-    problem: PlacementProblem, view: CostView, start: Mapping[str, Point] | None = None
-) -> dict[str, Point]:
-    """The virtual point of every unpinned operator, in ms; ``start`` says where they were before."""
-    fixed = {operator: view.coordinate_of(node_id).vector_ms for operator, node_id in problem.pinned.items()}
-    return virtual_place(problem.links, fixed, start=start)
-
-
-def candidate_objective(
-    problem: PlacementProblem,
-    operator: str,
-    virtual: Mapping[str, Point],
-    view: CostView,
-) -> Callable[[Host], float]:
-    """Cost of a host for one operator by prediction alone, in bytes; infinity for hosts that take no operators.
-
-    Unpinned neighbours are taken to be at their virtual points, and without heights: they may end on the same host.
-    """
-    neighbours = problem.neighbours(operator)
-    input_rate = problem.input_rate_bytes_per_s(operator)
-
-    def objective(host: Host) -> float:
-        if not host.accepts_operators:
-            return math.inf
-        cost = load_cost(input_rate, view.load_ms(host.node_id))
-        for neighbour, rate in neighbours:
-            node_id = problem.pinned.get(neighbour)
-            if node_id is None:
-                rtt_ms = distance_ms(host.coordinate.vector_ms, virtual[neighbour])
-            elif node_id == host.node_id:
-                rtt_ms = 0.0
-            else:
-                rtt_ms = host.coordinate.rtt_ms(view.coordinate_of(node_id))
-            cost += link_usage(rate, rtt_ms)
-        return cost
-
-    return objective
-
-
-def paths_to_measure(problem: PlacementProblem, candidates: Mapping[str, Sequence[Host]]) -> list[tuple[str, str]]:
-    """The pairs of node ids, each once and sorted, whose round trip :func:`choose` will ask for."""
-    pool = {host.node_id for hosts in candidates.values() for host in hosts}
-    pairs: set[tuple[str, str]] = set()
-    for link in problem.links:
-        sources = {problem.pinned[link.source]} if link.source in problem.pinned else pool
-        targets = {problem.pinned[link.target]} if link.target in problem.pinned else pool
-        if len(sources) == len(targets) == 1:
-            continue  # its cost is the same whatever is chosen
-        pairs |= {(min(a, b), max(a, b)) for a in sources for b in targets if a != b}
-    return sorted(pairs)
 
 
 def choose(

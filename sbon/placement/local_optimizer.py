@@ -21,7 +21,8 @@ import msgspec
 
 from sbon.coordinate import distance_ms
 from sbon.network_usage import Link, link_usage, placement_cost
-from sbon.placement.full_optimizer import OperatorChoice, Placement, virtual_places
+from sbon.placement.candidates import virtual_places
+from sbon.placement.choice import OperatorChoice, Placement
 from sbon.placement.problem import CostView, PlacementProblem
 from sbon.placement.relaxation import Point
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sbon.errors import QueryError
-from sbon.sql.dialect import nearest
+from sbon.sql.spelling import nearest
 from sbon.streams import SinkSpec, StreamSpec
 
 _Spec = TypeVar("_Spec", StreamSpec, SinkSpec)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from typing import ClassVar
 
 from sqlglot import TokenType, exp
@@ -110,13 +108,6 @@ def place(node: exp.Expr) -> str:
         return ""
     first = min(found, key=lambda meta: int(meta["start"]))
     return f" at line {first['line']}, column {first['col'] - (first['end'] - first['start'])}"
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'flights'?`` if one of ``known`` looks like ``name``, else nothing."""
-    by_folded = {candidate.lower(): candidate for candidate in sorted(known)}
-    close = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.6)
-    return f"; did you mean '{by_folded[close[0]]}'?" if close else ""
 
 
 def _one_line(text: str) -> str:

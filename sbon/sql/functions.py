@@ -9,7 +9,8 @@ from __future__ import annotations
 from sqlglot import TokenType, exp
 
 from sbon.errors import QueryError
-from sbon.sql.dialect import StreamingSpark, nearest, place, render
+from sbon.sql.dialect import StreamingSpark, place, render
+from sbon.sql.spelling import nearest
 
 
 def _words(text: str) -> frozenset[str]:

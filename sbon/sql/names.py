@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from sbon.errors import QueryError
-from sbon.sql.dialect import column, nearest, place
+from sbon.sql.dialect import column, place
 from sbon.sql.logical_plan import Output
+from sbon.sql.spelling import nearest
 
 _WINDOW_STRUCT = "named_struct"
 

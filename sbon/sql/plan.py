@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from sbon.errors import QueryError
-from sbon.fragment import FragmentSpec
 from sbon.sql.build import PlanBuilder
 from sbon.sql.catalog import Catalog
 from sbon.sql.check import check_insert
@@ -13,22 +10,7 @@ from sbon.sql.cut import Cutter
 from sbon.sql.dialect import parse, place
 from sbon.sql.logical_plan import Output, shown
 from sbon.sql.pushdown import push_filters
-
-__all__ = ["Catalog", "QueryPlan", "plan_query"]
-
-
-class QueryPlan(msgspec.Struct, frozen=True):
-    """A query as fragments.
-
-    ``fragments`` come producers first, the sink last. ``owners`` maps the pinned ones (sources and the sink) to their
-    node ids. ``links`` are (producer id, consumer id, estimated bytes per second).
-    """
-
-    query_id: str
-    sql: str
-    fragments: tuple[FragmentSpec, ...]
-    owners: dict[str, str]
-    links: tuple[tuple[str, str, float], ...]
+from sbon.sql.query_plan import QueryPlan
 
 
 def plan_query(text: str, query_id: str, catalog: Catalog) -> QueryPlan:

@@ -24,7 +24,8 @@ from daemon.demo.scenario import (
 from daemon.demo.usage import MeanRates, TrueNetwork, usage_bytes
 from sbon.network_usage import Link
 from sbon.sql.catalog import Catalog
-from sbon.sql.plan import QueryPlan, plan_query
+from sbon.sql.plan import plan_query
+from sbon.sql.query_plan import QueryPlan
 
 
 @pytest.fixture

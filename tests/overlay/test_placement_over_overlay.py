@@ -7,7 +7,8 @@ import pytest
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
 from sbon.network_usage import Link
-from sbon.placement.full_optimizer import candidate_objective, choose, paths_to_measure, virtual_places
+from sbon.placement.candidates import candidate_objective, paths_to_measure, virtual_places
+from sbon.placement.full_optimizer import choose
 from sbon.placement.problem import CostView, PlacementProblem
 from tests import truth
 from tests.overlay.fake_network import FakeNetwork, full_mesh

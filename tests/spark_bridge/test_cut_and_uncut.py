@@ -14,7 +14,8 @@ from daemon.demo.check import read_rows
 from sbon.engine_messages import FragmentState
 from sbon.row_multiset import difference
 from sbon.sql.catalog import Catalog
-from sbon.sql.plan import QueryPlan, plan_query
+from sbon.sql.plan import plan_query
+from sbon.sql.query_plan import QueryPlan
 from sbon.streams import SinkSpec, StreamSpec
 from spark_bridge.reference import ReferenceJob, View, run_reference
 from spark_bridge.session import start_session

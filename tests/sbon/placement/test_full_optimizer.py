@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from sbon.errors import UnavailableError
 from sbon.network_usage import Link, network_usage, placement_cost
+from sbon.placement.candidates import candidate_objective, paths_to_measure, virtual_places
 from sbon.placement.exact import Term, elimination_order, minimise, minimum_with
-from sbon.placement.full_optimizer import candidate_objective, choose, paths_to_measure, virtual_places
+from sbon.placement.full_optimizer import choose
 from sbon.placement.problem import CostView, PlacementProblem
 from tests.sbon.placement.fake_view import FakeHost, host, view_of
 

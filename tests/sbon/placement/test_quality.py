@@ -7,7 +7,8 @@ import statistics
 
 from sbon.coordinate import VivaldiState
 from sbon.network_usage import Link
-from sbon.placement.full_optimizer import candidate_objective, choose, virtual_places
+from sbon.placement.candidates import candidate_objective, virtual_places
+from sbon.placement.full_optimizer import choose
 from sbon.placement.problem import CostView, PlacementProblem
 from tests import truth
 from tests.sbon.placement.fake_view import FakeHost

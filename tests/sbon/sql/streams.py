@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbon.sql.plan import Catalog
+from sbon.sql.catalog import Catalog
 from sbon.streams import SinkSpec, StreamSpec
 
 SCHEMAS = {

@@ -7,8 +7,10 @@ import pytest
 
 from sbon.errors import QueryError
 from sbon.fragment import FragmentKind
+from sbon.sql.catalog import Catalog
 from sbon.sql.dialect import parse_columns
-from sbon.sql.plan import Catalog, QueryPlan, plan_query
+from sbon.sql.plan import plan_query
+from sbon.sql.query_plan import QueryPlan
 from sbon.streams import StreamSpec
 from tests.sbon.sql.fixtures import blocks
 from tests.sbon.sql.streams import CATALOG

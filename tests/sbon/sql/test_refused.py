@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbon.errors import QueryError
-from sbon.sql.plan import Catalog, plan_query
+from sbon.sql.catalog import Catalog
+from sbon.sql.plan import plan_query
 from tests.sbon.sql.fixtures import blocks
 from tests.sbon.sql.streams import CATALOG
 
