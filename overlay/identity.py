@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import hashlib
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 #: Hexadecimal BLAKE2b-128 of the raw public key.
 NodeId = str
 NODE_ID_LENGTH = 32
 PRIVATE_KEY_BYTES = 32
+PUBLIC_KEY_BYTES = 32
+SIGNATURE_BYTES = 64
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -39,6 +42,19 @@ class Identity:
     def private_bytes(self) -> bytes:
         """32 raw bytes, to be kept where only the daemon can read them."""
         return self._private_key.private_bytes_raw()
+
+    def sign(self, message: bytes) -> bytes:
+        """64 bytes. ``message`` begins with a label of its own, so that no signature serves two purposes."""
+        return self._private_key.sign(message)
+
+
+def is_signed(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether the owner of ``public_key`` signed ``message``. False, too, for what is no key at all."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def node_id_of(public_key: bytes) -> NodeId:

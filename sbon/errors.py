@@ -29,3 +29,7 @@ class StaleGenerationError(SbonError):
 
 class RemoteProtocolError(Exception):
     """Bytes from somebody else that break the protocol. Caught where bytes enter; dropped and counted, never shown."""
+
+
+class UnknownKindError(RemoteProtocolError):
+    """Well-formed bytes of a kind or a version that this node does not know: perhaps a newer node's, and skipped."""

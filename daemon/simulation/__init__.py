@@ -1,0 +1,1 @@
+"""Simulations of whole overlays in virtual time."""
