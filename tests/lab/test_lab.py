@@ -1,0 +1,142 @@
+"""The lab itself: its delays are right, what it is told happens, and nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab import echo
+from tests.lab.lab import Host, Lab, why_impossible
+from tests.truth import cloud_regions
+
+pytestmark = pytest.mark.skipif(why_impossible() is not None, reason=f"no wide-area lab here: {why_impossible()}")
+
+HOSTS = 4
+RTT_MS = cloud_regions(HOSTS)
+PORT = 7
+ECHO = [sys.executable, "-I", "-S", echo.__file__]
+#: What the hosts and the router may add to a round trip, in the median.
+TOLERANCE_MS = 2.0
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab(RTT_MS, seed=1) as lab:
+        for host in lab.hosts:
+            lab.run(host, [*ECHO, "serve", str(PORT)])
+        deadline_s = time.monotonic() + PATIENCE_S
+        for host in lab.hosts:
+            while ping(lab, lab.hosts[0], host, 1) == [None]:
+                assert time.monotonic() < deadline_s
+        yield lab
+
+
+def ping(lab: Lab, source: Host, target: Host, count: int) -> list[float | None]:
+    """Round trips in ms; None for what was lost."""
+    found = json.loads(lab.output_of(source, [*ECHO, "ping", target.address, str(PORT), str(count)]))
+    assert isinstance(found, list)
+    return found
+
+
+def median_ms(lab: Lab, source: Host, target: Host) -> float:
+    return statistics.median(rtt_ms for rtt_ms in ping(lab, source, target, 11) if rtt_ms is not None)
+
+
+def test_round_trips_are_those_of_the_matrix(lab: Lab) -> None:
+    for source in lab.hosts:
+        for target in lab.hosts[: source.index]:
+            measured_ms = median_ms(lab, source, target)
+            assert RTT_MS[source.index][target.index] <= measured_ms
+            assert measured_ms <= RTT_MS[source.index][target.index] + TOLERANCE_MS
+
+
+def test_a_host_talks_to_itself_without_delay(lab: Lab) -> None:
+    assert median_ms(lab, lab.hosts[1], lab.hosts[1]) < TOLERANCE_MS
+
+
+def test_a_path_changes_on_command(lab: Lab) -> None:
+    a, b = lab.hosts[:2]
+    lab.set_rtt(a, b, 120.0)
+    try:
+        assert 120.0 <= median_ms(lab, b, a) <= 120.0 + TOLERANCE_MS
+    finally:
+        lab.set_rtt(a, b, RTT_MS[0][1])
+
+
+def test_an_isolated_host_is_alone_until_it_is_reconnected(lab: Lab) -> None:
+    alone, *others = lab.hosts
+    lab.isolate(alone)
+    try:
+        assert ping(lab, others[0], alone, 1) == [None]
+        assert ping(lab, others[0], others[1], 1) != [None]
+    finally:
+        lab.reconnect(alone)
+    assert ping(lab, others[0], alone, 1) != [None]
+
+
+def test_loss_loses(lab: Lab) -> None:
+    a, b = lab.hosts[:2]
+    lab.set_loss(a, b, 1.0)
+    try:
+        assert ping(lab, a, b, 1) == [None]
+    finally:
+        lab.set_loss(a, b, 0.0)
+    assert lab.report().counters["lost"] >= 1
+
+
+def test_jitter_is_on_top_of_the_round_trip(lab: Lab) -> None:
+    a, b = lab.hosts[:2]
+    lab.set_jitter(10.0)
+    try:
+        found = [rtt_ms for rtt_ms in ping(lab, a, b, 20) if rtt_ms is not None]
+    finally:
+        lab.set_jitter(0.0)
+    assert min(found) >= RTT_MS[0][1]
+    assert RTT_MS[0][1] + 5.0 < statistics.mean(found) < RTT_MS[0][1] + 60.0
+
+
+def test_bulk_data_crosses(lab: Lab) -> None:
+    seconds = float(lab.output_of(lab.hosts[0], [*ECHO, "push", lab.hosts[1].address, str(PORT), str(4_000_000)]))
+    assert seconds > RTT_MS[0][1] / 1000
+
+
+def test_nothing_is_left_of_a_lab_that_is_killed() -> None:
+    program = """
+import sys, time
+from tests.lab.lab import Lab
+
+with Lab([[0.0, 1.0], [1.0, 0.0]]) as lab:
+    sleeper = lab.run(lab.hosts[0], ["sleep", "1000"])
+    print(sleeper.pid, lab.hosts[0].namespace, flush=True)
+    time.sleep(1000)
+"""
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=root, text=True) as killed:
+        assert killed.stdout is not None
+        sleeper, namespace = killed.stdout.readline().split()
+        router = Path(namespace).parts[2]
+        assert is_there(sleeper)
+        assert is_there(router)
+        os.kill(killed.pid, signal.SIGKILL)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while is_there(sleeper) or is_there(router):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def is_there(pid: str) -> bool:
+    """Zombies are not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
