@@ -37,6 +37,15 @@ def circle(nodes: int, circumference_ms: float = 300.0) -> Matrix:
 
 def cloud_regions(count: int = 12) -> Matrix:
     """Real round trips between cloud regions (tests/data/README.md), the mean of both directions."""
-    with (DATA / "rtt_gcp12.csv").open(newline="") as file:
-        rows = [[float(x) for x in row[1:]] for row in list(csv.reader(file))[1:]]
+    rows = [[float(x) for x in row[1:]] for row in _cloud_table()[1:]]
     return [[0.0 if i == j else (rows[i][j] + rows[j][i]) / 2 for j in range(count)] for i in range(count)]
+
+
+def cloud_region_names() -> list[str]:
+    """In the order of :func:`cloud_regions`."""
+    return _cloud_table()[0][1:]
+
+
+def _cloud_table() -> list[list[str]]:
+    with (DATA / "rtt_gcp12.csv").open(newline="") as file:
+        return list(csv.reader(file))

@@ -1,0 +1,63 @@
+"""Twelve daemons on twelve hosts, as far apart as twelve cloud regions are (tests/data/README.md)."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.daemons import WideArea, running, see
+from tests.lab.lab import Lab, why_impossible
+from tests.truth import cloud_region_names, cloud_regions
+
+pytestmark = pytest.mark.skipif(why_impossible() is not None, reason=f"no wide-area lab here: {why_impossible()}")
+
+#: Five probes a second in place of one: half a minute does for two and a half.
+OVERLAY = {"probe_interval_s": 0.2}
+SETTLE_S = 30.0
+MEDIAN_ERROR_AT_MOST = 0.25
+#: From the cut until nobody holds the host for alive; and from the mending until it is one of them again.
+DETECTION_S = 15.0
+RETURN_S = 30.0
+JOIN_S = 30.0
+
+RTT_MS = cloud_regions()
+NAMES = cloud_region_names()
+
+
+@pytest.fixture(scope="module")
+def area(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WideArea]:
+    folder = tmp_path_factory.mktemp("area")
+    with Lab(RTT_MS, seed=1) as lab, running(lab, NAMES, RTT_MS, folder, OVERLAY) as area:
+        yield area
+
+
+def test_all_find_each_other_and_predict_each_others_round_trips(area: WideArea) -> None:
+    started_s = time.monotonic()
+    area.until(lambda: see(area.nodes, set(NAMES)), JOIN_S)
+    time.sleep(max(0.0, started_s + SETTLE_S - time.monotonic()))
+    errors = area.relative_errors()
+    assert len(errors) == len(NAMES) * (len(NAMES) - 1) // 2
+    assert statistics.median(errors) <= MEDIAN_ERROR_AT_MOST, area.logs()
+
+
+def test_the_command_line_tells_the_measured_round_trip(area: WideArea) -> None:
+    """A direct measurement is what the network really does, within what two busy processes add to it."""
+    told = json.loads(area.nodes[0].sbon("latency", NAMES[0], NAMES[1], "--json"))
+    assert RTT_MS[0][1] <= told["measured_rtt_ms"] <= RTT_MS[0][1] + 10.0
+
+
+def test_a_host_that_is_cut_off_is_found_and_healed_is_back(area: WideArea) -> None:
+    lonely = area.nodes[5]
+    others = area.others(lonely)
+    area.lab.isolate(lonely.host)
+    try:
+        area.until(lambda: all(lonely.name not in node.nodes() for node in others), DETECTION_S)
+        assert see(others, {node.name for node in others})
+        area.until(lambda: set(lonely.nodes()) == {lonely.name}, DETECTION_S)
+    finally:
+        area.lab.reconnect(lonely.host)
+    area.until(lambda: see(area.nodes, set(NAMES)), RETURN_S)
