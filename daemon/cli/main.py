@@ -27,6 +27,7 @@ examples:
   sbon join 192.0.2.7:7400                      enter the overlay of the node there
   sbon nodes                                    who is there, and how far away
   sbon submit delays.sql                        start a query
+  sbon simulate overlay --nodes 100             a hundred nodes in virtual time
 
 `sbon VERB --help` has examples for each verb. The daemon to talk to is named by --socket or $SBON_SOCKET.
 """
@@ -205,11 +206,13 @@ VERBS = (
     ),
 )
 DEMO = "demo"
+SIMULATE = "simulate"
+SIMULATE_HELP = "whole overlays of the same protocol in virtual time, from one seed"
 DEMO_HELP = "see it work: five daemons on this machine, a query, a slow path, a move"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all verbs but the demo, which has its own and is only listed here."""
+    """The parser of all verbs but those that have their own (the demo, the simulator), and are only listed here."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="sbon",
@@ -235,6 +238,7 @@ def make_parser() -> argparse.ArgumentParser:
         if verb.talks_to_daemon:
             _add_common(subparser, argparse.SUPPRESS, json_default=argparse.SUPPRESS)
         subparser.set_defaults(action=verb.action)
+    subparsers.add_parser(SIMULATE, help=SIMULATE_HELP)
     subparsers.add_parser(DEMO, help=DEMO_HELP)
     return parser
 
@@ -279,6 +283,10 @@ def _carry_out(words: Sequence[str]) -> int:
         from daemon.demo.command import main as demo  # slow to import
 
         return demo(words[1:])
+    if words[:1] == [SIMULATE]:
+        from daemon.simulation.command import main as simulate  # numpy
+
+        return simulate(words[1:])
     parsed = make_parser().parse_args(words)
     action: Callable[[argparse.Namespace], None] = parsed.action
     action(parsed)

@@ -1,0 +1,163 @@
+"""What must hold, judged from outside: by the truth that only the simulator knows, never by a node's own opinion."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+
+from daemon.simulation.nodes import remembered
+from daemon.simulation.population import Population
+from overlay.events import Event, MemberFailed, MemberJoined, MemberRecovered
+
+MAX_REMEMBERED = 64
+#: News of a node may be under way this long after its death; whoever is taken for alive later has been revived.
+REVIVED_AFTER_S = 30.0
+#: A removal this soon after a cut or a standstill of one of the two is no mistake.
+EXCUSED_FOR_S = 20.0
+MAX_REPORTED = 20
+
+
+class Checkers:
+    """Collects violations, one line each; the first :data:`MAX_REPORTED` are kept and all are counted."""
+
+    def __init__(self, population: Population) -> None:
+        self._population = population
+        self.false_removals = 0
+        self.peers_max = 0
+        self.violations: list[str] = []
+        self.counts: Counter[str] = Counter()
+        #: Ends of the time in which somebody cannot be blamed: by endpoint.
+        self._excused_until: dict[int, float] = {}
+        #: In a safety run with partitions a false removal is a violation; in a measurement it is a figure.
+        self.removals_are_violations = True
+        self._to_validate: deque[int] = deque()
+        self._one_sided: set[tuple[int, int]] = set()
+        population.watchers.append(self)
+
+    def excuse(self, endpoint: int, until: float) -> None:
+        """The endpoint is cut off or stands still until then: it may be removed, and may remove others."""
+        until += EXCUSED_FOR_S
+        self._excused_until[endpoint] = max(until, self._excused_until.get(endpoint, -math.inf))
+
+    def _is_excused(self, endpoint: int, at: float) -> bool:
+        return at < self._excused_until.get(endpoint, -math.inf)
+
+    # --- as it happens
+
+    def happened(self, endpoint: int, event: Event, at: float) -> None:
+        if isinstance(event, MemberFailed):
+            self._removed(endpoint, event, at)
+        elif isinstance(event, MemberJoined | MemberRecovered):
+            self._welcomed(endpoint, event, at)
+
+    def _removed(self, endpoint: int, event: MemberFailed, at: float) -> None:
+        population = self._population
+        subject = population.endpoint_of(event.record.node_id)
+        if subject is None or not population.is_live(subject):
+            return
+        if population.boot_ids[subject] != event.record.boot_id:
+            return  # its predecessor, who is dead indeed
+        if self._is_excused(endpoint, at) or self._is_excused(subject, at):
+            return
+        self.false_removals += 1
+        if self.removals_are_violations:
+            self.broke(f"n{endpoint} removed n{subject}, which lives", at, kind="false removal")
+
+    def _welcomed(self, endpoint: int, event: MemberJoined | MemberRecovered, at: float) -> None:
+        population = self._population
+        subject = population.endpoint_of(event.record.node_id)
+        if subject is None:
+            return
+        restarted = population.boot_ids[subject] != event.record.boot_id
+        gone_at = population.started_at[subject] if restarted else population.gone_at[subject]
+        if at > gone_at + REVIVED_AFTER_S:
+            self.broke(f"n{endpoint} revived n{subject}, dead for {at - gone_at:.1f} s", at, kind="revival")
+
+    def broke(self, what: str, at: float, kind: str = "broken") -> None:
+        self.counts[kind] += 1
+        if len(self.violations) < MAX_REPORTED:
+            self.violations.append(f"at {at:.3f} s: {what}")
+
+    # --- now and then
+
+    def inspect(self, at: float, at_most: int | None = None) -> None:
+        """Look at the nodes, the next ``at_most`` of them in turn."""
+        if not self._to_validate:
+            self._to_validate.extend(self._population.live())
+        for _ in range(len(self._to_validate) if at_most is None else at_most):
+            if not self._to_validate:
+                return
+            endpoint = self._to_validate.popleft()
+            if self._population.is_live(endpoint):
+                self._inspect(endpoint, at)
+
+    def count_peers(self, at: float) -> None:
+        """How many others each node remembers: everybody, as it is a promise about everybody."""
+        for endpoint in self._population.live():
+            peers = remembered(self._population.node(endpoint))
+            if peers > self.peers_max:
+                self.peers_max = peers
+                if peers > MAX_REMEMBERED:
+                    self.broke(f"n{endpoint} remembers {peers} others, {MAX_REMEMBERED} are allowed", at, "peers")
+
+    def _inspect(self, endpoint: int, at: float) -> None:
+        node = self._population.node(endpoint)
+        coordinate = node.coordinate
+        if not all(map(math.isfinite, (*coordinate.vector_ms, coordinate.height_ms, coordinate.error))):
+            self.broke(f"n{endpoint} is at {coordinate}", at)
+        if endpoint not in self._population.liars:
+            try:
+                node.validate()
+            except AssertionError as error:
+                self.broke(f"n{endpoint} is inconsistent: {error}", at)
+
+    # --- after the faults
+
+    def unsettled(self) -> list[str]:
+        """What keeps the overlay from having converged; empty if nothing does.
+
+        Every node has joined, nobody holds the dead, links are symmetric, and all live nodes are connected by them. A
+        link is being made or given up at any time, so a one-sided one counts if it was at the last look, too.
+        """
+        population = self._population
+        live = population.live()
+        problems = [f"n{endpoint} has not joined" for endpoint in live if endpoint in population.unjoined]
+        views = {endpoint: self._view(endpoint) for endpoint in live}
+        one_sided_before, self._one_sided = self._one_sided, set()
+        for endpoint, view in views.items():
+            for other, boot_id in view.items():
+                if not population.is_live(other) or population.boot_ids[other] != boot_id:
+                    problems.append(f"n{endpoint} holds n{other}, which is dead")
+                elif endpoint not in views[other]:
+                    self._one_sided.add((endpoint, other))
+        for endpoint, other in sorted(self._one_sided & one_sided_before):
+            problems.append(f"n{endpoint} holds n{other} for a neighbour, but not the other way round")
+        unreached = set(live) - _reached(views)
+        if unreached:
+            problems.append(f"{len(unreached)} of {len(live)} nodes are cut off, n{min(unreached)} for one")
+        return problems
+
+    def _view(self, endpoint: int) -> dict[int, int]:
+        """Endpoint and boot of each member that the node there knows."""
+        population = self._population
+        view = {}
+        for record in population.node(endpoint).members():
+            other = population.endpoint_of(record.node_id)
+            if other is not None:
+                view[other] = record.boot_id
+        return view
+
+
+def _reached(views: dict[int, dict[int, int]]) -> set[int]:
+    """All that can be reached from the first one over links that both ends hold."""
+    if not views:
+        return set()
+    start = next(iter(views))
+    reached, todo = {start}, [start]
+    while todo:
+        here = todo.pop()
+        for other in views[here]:
+            if other in views and other not in reached and here in views[other]:
+                reached.add(other)
+                todo.append(other)
+    return reached

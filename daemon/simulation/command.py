@@ -1,0 +1,267 @@
+"""``sbon simulate``: its arguments, and what it prints (docs/simulator.md)."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from daemon.simulation import text
+from daemon.simulation.fault_runs import FaultRun, Outcome
+from daemon.simulation.figures import FailedSeed, FaultsReport, Mean, quantile
+from daemon.simulation.latency import Matrix, load
+from daemon.simulation.progress import progress
+from daemon.simulation.scenario import Run, Scenario
+from overlay.config import OverlayConfig
+from sbon.errors import SbonError
+
+MAX_NODES = 100_000
+MAX_MINUTES = 30 * 24 * 60.0
+
+EXAMPLES = """\
+examples:
+  sbon simulate overlay --nodes 100 --minutes 5                     a small one over 44 cloud regions
+  sbon simulate overlay --rtt rtt.npz --minutes 30 --seed 7 --json  the sites of a matrix of your own
+  sbon simulate overlay --nodes 1000 --minutes 10 --crashes 100     how long a death goes unseen
+  sbon simulate faults --seeds 1..100 --nodes 30..60                everything that can go wrong
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """``sbon simulate`` with the arguments ``words``; its exit status: 1 if a checker had something to say."""
+    arguments = make_parser().parse_args(words)
+    status: int = arguments.action(arguments)
+    return status
+
+
+def make_parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="sbon simulate",
+        description="Whole overlays of the shipped protocol in virtual time, from one seed.",
+        epilog=EXAMPLES,
+        formatter_class=raw,
+        allow_abbrev=False,
+    )
+    subparsers = parser.add_subparsers(metavar="WHAT", required=True)
+    overlay = subparsers.add_parser("overlay", help="an overlay, measured", allow_abbrev=False)
+    _add_common(overlay)
+    overlay.add_argument("--nodes", type=_whole, metavar="N", help="how many (default: one for each site)")
+    overlay.add_argument("--minutes", type=_positive, metavar="M", default=10.0, help="virtual ones (default: 10)")
+    overlay.add_argument("--seed", type=_natural, metavar="S", default=1, help="all is drawn from it (default: 1)")
+    overlay.add_argument("--loss", type=_share, metavar="P", default=0.0, help="of all datagrams (0 to 1)")
+    overlay.add_argument(
+        "--asymmetric-loss",
+        type=_share_and_loss,
+        metavar="SHARE:P",
+        default=(0.0, 0.0),
+        help="a share of the nodes loses P of what it sends, or of what is sent to it",
+    )
+    overlay.add_argument("--jitter-ms", type=_not_negative, metavar="MS", default=0.0, help="mean of an exponential")
+    overlay.add_argument("--churn-per-minute", type=_share, metavar="P", default=0.0, help="share that is replaced")
+    overlay.add_argument("--crashes", type=_natural, metavar="K", default=0, help="single ones, one after the other")
+    overlay.add_argument("--searches", type=_natural, metavar="K", default=200, help="of each kind, at the end")
+    overlay.add_argument("--play", action="store_true", help="play the slices of the matrix in order")
+    overlay.set_defaults(action=simulate_overlay)
+    faults = subparsers.add_parser("faults", help="a mix of faults for each of many seeds", allow_abbrev=False)
+    _add_common(faults)
+    faults.add_argument("--seeds", type=_range, metavar="A..B", default=(1, 20), help="default: 1..20")
+    faults.add_argument("--nodes", type=_range, metavar="A..B", default=(30, 60), help="default: 30..60")
+    faults.set_defaults(action=simulate_faults)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rtt",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help=".npz or .csv of round trips in ms; several are slices in order (default: 44 cloud regions)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of [overlay], as in the daemon's configuration",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+# --- arguments
+
+
+def _natural(word: str) -> int:
+    if not word.isascii() or not word.isdigit():
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number")
+    return int(word)
+
+
+def _whole(word: str) -> int:
+    value = _natural(word)
+    if not 2 <= value <= MAX_NODES:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of nodes: 2 to {MAX_NODES}")
+    return value
+
+
+def _float(word: str, least: float, most: float, what: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = -1.0
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{word!r} is not {what}")
+    return value
+
+
+def _positive(word: str) -> float:
+    return _float(word, 0.5, MAX_MINUTES, f"a number of minutes (0.5 to {MAX_MINUTES:g})")
+
+
+def _not_negative(word: str) -> float:
+    return _float(word, 0.0, 10_000.0, "a number of milliseconds")
+
+
+def _share(word: str) -> float:
+    return _float(word, 0.0, 1.0, "a share (0 to 1)")
+
+
+def _share_and_loss(word: str) -> tuple[float, float]:
+    share, colon, loss = word.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"{word!r} is not SHARE:P, as in 0.05:0.5")
+    return _share(share), _share(loss)
+
+
+def _range(word: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([0-9]+)(?:\.\.([0-9]+))?", word)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{word!r} is not A..B, as in 1..20")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last < first:
+        raise argparse.ArgumentTypeError(f"{word!r} is empty: the smaller number comes first")
+    return first, last
+
+
+def _config(settings: Sequence[str]) -> OverlayConfig:
+    """Raises SbonError for a setting that there is not, or that cannot be."""
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise SbonError(f"--set {setting}: give NAME=VALUE, as in --set probe_interval_s=0.5")
+        values[name.strip()] = value.strip()
+    try:
+        config = msgspec.convert(values, OverlayConfig, strict=False)
+        config.check()
+    except (msgspec.ValidationError, ValueError) as error:
+        raise SbonError(f"--set: {error}: see [overlay] in deploy/sbon.toml") from error
+    return config
+
+
+# --- one overlay
+
+
+def simulate_overlay(arguments: argparse.Namespace) -> int:
+    slices = load(arguments.rtt)
+    share, loss = arguments.asymmetric_loss
+    scenario = Scenario(
+        slices=slices,
+        network=_name(arguments.rtt, slices),
+        nodes=arguments.nodes or slices.shape[1],
+        minutes=arguments.minutes,
+        seed=arguments.seed,
+        config=_config(arguments.set),
+        loss=arguments.loss,
+        asymmetric_share=share,
+        asymmetric_loss=loss,
+        jitter_ms=arguments.jitter_ms,
+        churn_per_minute=arguments.churn_per_minute,
+        crashes=arguments.crashes,
+        searches=arguments.searches,
+        play=arguments.play,
+    )
+    _say_seed(f"seed {scenario.seed}", arguments)
+    with progress("simulating") as shown:
+        report = Run(scenario, shown).go()
+    if arguments.json:
+        print(msgspec.json.encode(report).decode())
+    else:
+        text.print_overlay(report)
+    return 1 if report.violations else 0
+
+
+def _name(files: Sequence[Path], slices: Matrix) -> str:
+    names = ", ".join(file.name for file in files) or "built-in (44 cloud regions)"
+    return f"{names}: {slices.shape[1]} sites, {slices.shape[0]} slice{'s' if len(slices) > 1 else ''}"
+
+
+def _say_seed(line: str, arguments: argparse.Namespace) -> None:
+    """First of all: what a run that does not end can be repeated with."""
+    print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+
+
+# --- many seeds
+
+
+def simulate_faults(arguments: argparse.Namespace) -> int:
+    slices, config = load(arguments.rtt), _config(arguments.set)
+    first, last = arguments.seeds
+    least, most = arguments.nodes
+    if not 2 <= least <= most <= MAX_NODES:
+        raise SbonError(f"--nodes {least}..{most}: 2 to {MAX_NODES} are possible")
+    _say_seed(f"seeds {first}..{last}", arguments)
+    began, cpu_began = time.monotonic(), time.process_time()
+    outcomes: list[Outcome] = []
+    failed: list[FailedSeed] = []
+    with progress("simulating") as shown:
+        for seed in range(first, last + 1):
+            outcome = FaultRun(seed, slices, least, most, config).go()
+            outcomes.append(outcome)
+            if outcome.problems:
+                failed.append(FailedSeed(seed, outcome.problems, _replay(arguments, seed)))
+                print(f"seed {seed} failed: {failed[-1].command}", file=sys.stderr, flush=True)
+            shown.show(len(outcomes), last - first + 1, f"seed {seed}, {len(failed)} failed")
+    report = _faults_report(arguments, outcomes, failed, time.monotonic() - began, time.process_time() - cpu_began)
+    if arguments.json:
+        print(msgspec.json.encode(report).decode())
+    else:
+        text.print_faults(report)
+    return 1 if failed else 0
+
+
+def _replay(arguments: argparse.Namespace, seed: int) -> str:
+    words = ["sbon simulate faults", f"--seeds {seed}", "--nodes {}..{}".format(*arguments.nodes)]
+    words += [f"--rtt {file}" for file in arguments.rtt]
+    words += [f"--set {setting}" for setting in arguments.set]
+    return " ".join(words)
+
+
+def _faults_report(
+    arguments: argparse.Namespace, outcomes: list[Outcome], failed: list[FailedSeed], seconds: float, cpu_s: float
+) -> FaultsReport:
+    settled = [outcome.settled_s for outcome in outcomes if outcome.settled_s is not None]
+    node_hours = sum(outcome.node_seconds for outcome in outcomes) / 3600.0
+    digest = 0
+    for outcome in outcomes:
+        digest = (digest * 31 + outcome.digest) & 0xFFFFFFFF
+    return FaultsReport(
+        seeds="{}..{}".format(*arguments.seeds),
+        runs=len(outcomes),
+        failed=tuple(failed),
+        settled_s=Mean(round(sum(settled) / len(settled), 1), quantile(settled, 0.99)) if settled else None,
+        false_removals=sum(outcome.false_removals for outcome in outcomes),
+        deliveries=sum(outcome.deliveries for outcome in outcomes),
+        digest=f"{digest:08x}",
+        node_hours=round(node_hours, 2),
+        seconds=round(seconds, 1),
+        node_hours_per_cpu_minute=round(node_hours / (cpu_s / 60.0), 1),
+    )

@@ -1,0 +1,183 @@
+"""A measured run: an overlay grows, lives for some minutes under stated conditions, and is asked at the end."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from daemon.simulation.checkers import Checkers
+from daemon.simulation.faults import Conditions
+from daemon.simulation.figures import OverlayReport
+from daemon.simulation.latency import Matrix, Network
+from daemon.simulation.measures import (
+    MAX_PAIRS,
+    MINUTE_PAIRS,
+    DeathWatch,
+    Traffic,
+    minutes_to_converge,
+    relative_errors,
+    spread,
+)
+from daemon.simulation.population import Population
+from daemon.simulation.progress import Progress
+from overlay.config import OverlayConfig
+
+#: All nodes are started within this time, each by way of one that is there already.
+START_S = 10.0
+#: Traffic at rest is measured from here on, or from a third of a shorter run.
+AT_REST_AFTER_S = 300.0
+#: Replacing begins here: it is a living overlay that is to stand it.
+CHURN_AFTER_S = 60.0
+#: A crash needs this long to be seen by everybody: none is made later than this before the end.
+LAST_CRASH_BEFORE_END_S = 30.0
+INSPECTED_PER_S = 3
+COUNT_PEERS_EVERY_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What ``sbon simulate overlay`` is asked for. Shares and probabilities are 0 to 1."""
+
+    slices: Matrix
+    network: str
+    nodes: int
+    minutes: float
+    seed: int
+    config: OverlayConfig
+    loss: float = 0.0
+    asymmetric_share: float = 0.0
+    asymmetric_loss: float = 0.0
+    jitter_ms: float = 0.0
+    churn_per_minute: float = 0.0
+    crashes: int = 0
+    liars: float = 0.0
+    attack: str | None = None
+    searches: int = 0
+    play: bool = False
+
+
+class Run:
+    """One run of a scenario; :meth:`report` when :meth:`go` is done."""
+
+    def __init__(self, scenario: Scenario, progress: Progress) -> None:
+        self.scenario = scenario
+        self._progress = progress
+        self._rng = random.Random(f"{scenario.seed}/scenario")
+        network = Network(scenario.slices, scenario.seed, play=scenario.play)
+        conditions = Conditions(loss=scenario.loss, jitter_s=scenario.jitter_ms / 1000.0)
+        self.population = Population(scenario.seed, network, conditions, scenario.config)
+        self.world = self.population.world
+        self.checkers = Checkers(self.population)
+        self.checkers.removals_are_violations = False
+        self.deaths = DeathWatch(self.population)
+        self.traffic = Traffic(self.population)
+        self.medians: list[float] = []
+        self._end_s = scenario.minutes * 60.0
+        self._cpu_s = 0.0
+        self._finished = False
+
+    def go(self) -> OverlayReport:
+        began, cpu_began = time.monotonic(), time.process_time()
+        self._set_up()
+        second = 0
+        while self.world.now < self._end_s:
+            second += 1
+            self.world.run(min(float(second), self._end_s))
+            self._every_second(second)
+        self.traffic.end()
+        errors = relative_errors(self.population, MAX_PAIRS)
+        self._finished = True
+        return self._report(errors, time.monotonic() - began, time.process_time() - cpu_began)
+
+    # --- the course
+
+    def _set_up(self) -> None:
+        scenario, population, world = self.scenario, self.population, self.world
+        for _ in range(scenario.nodes):
+            population.add()
+        everyone = range(scenario.nodes)
+        world.conditions.lose(everyone, scenario.asymmetric_share, scenario.asymmetric_loss, self._rng)
+        world.conditions_changed()
+        for endpoint in everyone:
+            world.call_at(START_S * endpoint / scenario.nodes, self._starter(endpoint))
+        world.call_at(min(AT_REST_AFTER_S, self._end_s / 3.0), self.traffic.begin)
+        if scenario.churn_per_minute > 0.0:
+            self._churn_later(CHURN_AFTER_S)
+        first = max(START_S + 60.0, self._end_s / 4.0)
+        last = self._end_s - LAST_CRASH_BEFORE_END_S
+        for number in range(scenario.crashes):
+            world.call_at(first + (last - first) * (number + 0.5) / scenario.crashes, self._crash_one)
+        for index in range(1, world.network.slices):
+            world.call_at(self._end_s * index / world.network.slices, self._slice_shower(index))
+
+    def _starter(self, endpoint: int) -> Callable[[], None]:
+        return lambda: self.population.start(endpoint)
+
+    def _slice_shower(self, index: int) -> Callable[[], None]:
+        return lambda: self.world.network.show(index)
+
+    def _crash_one(self) -> None:
+        honest = self.population.honest()
+        if len(honest) > 2:
+            victim = self._rng.choice(honest)
+            self.population.crash(victim)
+            self.deaths.watch(victim)
+
+    def _churn_later(self, at: float) -> None:
+        self.world.call_at(at, self._churn)
+
+    def _churn(self) -> None:
+        """Replace one, and go on at the given rate with exponential pauses, until the end of the searches, too."""
+        if self._finished:
+            return
+        victim = self._rng.choice(self.population.live())
+        self.population.replace(victim)
+        rate_per_s = self.scenario.churn_per_minute * self.scenario.nodes / 60.0
+        self._churn_later(self.world.now + self._rng.expovariate(rate_per_s))
+
+    def _every_second(self, second: int) -> None:
+        now = self.world.now
+        self.checkers.inspect(now, INSPECTED_PER_S)
+        if second % COUNT_PEERS_EVERY_S == 0 or now >= self._end_s:
+            self.checkers.count_peers(now)
+        if second % 60 == 0:
+            figures = spread(relative_errors(self.population, MINUTE_PAIRS))
+            self.medians.append(figures.median if figures else math.nan)
+        state = f"{len(self.population.live())} nodes, error {100.0 * self.medians[-1]:.1f} %" if self.medians else ""
+        self._progress.show(now, self._end_s, state)
+
+    # --- the result
+
+    def _report(self, errors: list[float], seconds: float, cpu_s: float) -> OverlayReport:
+        scenario, traffic = self.scenario, self.traffic
+        node_hours = len(self.population.live()) * self._end_s / 3600.0
+        return OverlayReport(
+            seed=scenario.seed,
+            nodes=scenario.nodes,
+            minutes=scenario.minutes,
+            network=scenario.network,
+            nodes_live=len(self.population.live()),
+            relative_error=spread(errors),
+            pairs=len(errors),
+            relative_error_by_minute=tuple(self.medians),
+            minutes_to_converge=minutes_to_converge(self.medians),
+            knn=None,
+            usage_search=None,
+            detection_s=self.deaths.result(),
+            false_removals=self.checkers.false_removals,
+            bytes_per_node_per_s=traffic.bytes_figures(),
+            messages_per_node_per_s=traffic.messages_mean(),
+            bytes_per_node_per_s_by_kind=traffic.per_node_and_s("sent_bytes."),
+            messages_per_node_per_s_by_kind=traffic.per_node_and_s("sent."),
+            peers_per_node_max=self.checkers.peers_max,
+            violations=tuple(self.checkers.violations),
+            attack=scenario.attack,
+            attacks={},
+            deliveries=self.world.deliveries,
+            digest=f"{self.world.digest:08x}",
+            seconds=round(seconds, 1),
+            node_hours_per_cpu_minute=round(node_hours / (cpu_s / 60.0), 1) if cpu_s else 0.0,
+        )
