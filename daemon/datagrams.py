@@ -19,6 +19,9 @@ from sbon.errors import SbonError, UnavailableError
 
 log = logging.getLogger("sbon.datagrams")
 
+#: Then the other tasks have their turn.
+MAX_DATAGRAMS_AT_ONCE = 64
+
 
 class DatagramShell:
     """Drives one overlay node. After any other verb of the overlay, call :meth:`settle`.
@@ -122,11 +125,14 @@ class DatagramShell:
             task_status.started()
 
     async def _receive(self) -> None:
-        # A duplicate: trio closes what it is given, and sending goes on without trio.
-        with trio.socket.from_stdlib_socket(self._socket.dup()) as receiving:
-            while True:
+        # Without trio's own socket, which takes two more turns of the event loop for each datagram.
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            for _ in range(MAX_DATAGRAMS_AT_ONCE):
                 try:
-                    data, source = await receiving.recvfrom(MAX_DATAGRAM_BYTES + 1)
+                    data, source = self._socket.recvfrom(MAX_DATAGRAM_BYTES + 1)
+                except BlockingIOError:
+                    break
                 except OSError as error:  # an ICMP error of an earlier datagram, for example
                     log.debug("receiving failed: %s", error.strerror)
                     continue
