@@ -51,6 +51,19 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_address(self.listen)
 
 
+class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[trust]``: who is believed (docs/trust.md). A host with a certificate believes its cluster, and nobody else.
+
+    ``open``: without one, believe anybody. None: only where nobody else can be, when listening on loopback.
+    ``authority``: "HOST:PORT" where certificates are renewed, if it has moved since this host has joined.
+    ``certificate_days``: how long certificates are valid that the authority makes on this host.
+    """
+
+    open: bool | None = None
+    authority: str | None = None
+    certificate_days: Annotated[float, Meta(gt=0, le=3650)] = 30.0
+
+
 class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``[placement]``: where operators go, and when they move (SBON ICDE'06, section 3.3).
 
@@ -103,6 +116,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     node: NodeConfig
     overlay: OverlayConfig = OverlayConfig()
+    trust: TrustConfig = TrustConfig()
     placement: PlacementConfig = PlacementConfig()
     engine: EngineConfig = EngineConfig()
     emulation: EmulationConfig | None = None
@@ -163,6 +177,11 @@ def _check(config: Config) -> None:
         host, _ = config.node.listen_address
     except ValueError as error:
         raise ValueError(f"node.listen: {error}") from error
+    if config.trust.authority is not None:
+        try:
+            parse_address(config.trust.authority)
+        except ValueError as error:
+            raise ValueError(f"trust.authority: {error}") from error
     if host in WILDCARDS and config.node.advertise is None:
         raise ValueError(
             f"node.advertise is missing: nobody can reach {host}, so say which host name or address peers use"
@@ -222,6 +241,7 @@ def _settings_at(path: str) -> tuple[str, ...]:
         "": Config,
         "node": NodeConfig,
         "overlay": OverlayConfig,
+        "trust": TrustConfig,
         "placement": PlacementConfig,
         "engine": EngineConfig,
         "emulation": EmulationConfig,

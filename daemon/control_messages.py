@@ -54,7 +54,8 @@ class Done(msgspec.Struct, frozen=True):
 class StatusReply(msgspec.Struct, frozen=True):
     """``peers`` are the names of the other members, ``operators`` the fragments that this node hosts.
 
-    ``load`` is the load average per core. ``counters`` count datagrams and requests by fate and kind.
+    ``load`` is the load average per core. ``counters`` count datagrams and requests by fate and kind. ``trust`` is
+    "authority", "member", "open" or "closed", ``cluster`` the first half of the cluster's id in hexadecimal.
     """
 
     name: str
@@ -69,6 +70,16 @@ class StatusReply(msgspec.Struct, frozen=True):
     engine: str
     uptime_s: float
     counters: dict[str, int]
+    trust: str = "open"
+    cluster: str | None = None
+    certificate_expires_s: float | None = None
+
+
+class TokenReply(msgspec.Struct, frozen=True):
+    """``token`` is for one host, once, until ``expires_s`` (seconds since the epoch)."""
+
+    token: str
+    expires_s: float
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
@@ -213,9 +224,13 @@ class RequestFor(msgspec.Struct, Generic[R], frozen=True, tag_field="type", tag=
 
 
 class Join(RequestFor[Done], frozen=True):
-    """Enter the overlay of the node at ``address``, "HOST:PORT". Answered once that node has agreed."""
+    """Enter the overlay of the node at ``address``, "HOST:PORT". Answered once that node has agreed.
+
+    With a ``token``, a certificate of its cluster is fetched first.
+    """
 
     address: str
+    token: str | None = None
 
 
 class Leave(RequestFor[Done], frozen=True):
@@ -250,6 +265,26 @@ class Emulate(RequestFor[Done], frozen=True):
     a: str
     b: str
     rtt_ms: float
+
+
+# --- trust
+
+
+class MakeToken(RequestFor[TokenReply], frozen=True, tag="token"):
+    """Let one host join, of that ``name`` if one is given. Only on the host of the cluster's authority."""
+
+    name: str | None = None
+    ttl_s: float = 3600.0
+
+
+class Renew(RequestFor[Done], frozen=True):
+    """Fetch a new certificate for this host now; it happens by itself in time."""
+
+
+class Revoke(RequestFor[Done], frozen=True):
+    """Void the certificates of a host, by name or id. Only on the host of the cluster's authority."""
+
+    node: str
 
 
 # --- queries
@@ -302,6 +337,9 @@ Request = (
     | Latency
     | Nearest
     | Emulate
+    | MakeToken
+    | Renew
+    | Revoke
     | Submit
     | Queries
     | Operators

@@ -1,4 +1,4 @@
-"""What a node keeps of itself over restarts: its key, its last boot id, and whom it knew."""
+"""What a node keeps of itself over restarts: its key, its certificate, its last boot id, and whom it knew."""
 
 from __future__ import annotations
 
@@ -10,15 +10,28 @@ from pathlib import Path
 import msgspec
 
 from daemon.durable import write_durably
-from overlay.identity import Identity
+from overlay.identity import Identity, NodeId
 from overlay.records import Address
 from sbon.errors import SbonError
 
 KEY_FILE = "identity.key"
 BOOT_FILE = "boot"
 MEMBERS_FILE = "members.json"
+MEMBERSHIP_FILE = "membership.json"
+REVOCATIONS_FILE = "revocations"
 LOCK_FILE = "lock"
 MAX_KEPT_MEMBERS = 64
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """What a host has brought back from its join. ``authority_*``: where certificates are renewed; all empty on the
+    host of the authority itself."""
+
+    authority_key: bytes
+    certificate: bytes
+    authority_id: NodeId = ""
+    authority_host: str = ""
+    authority_port: int = 0
 
 
 class StateFolder:
@@ -43,6 +56,10 @@ class StateFolder:
     def close(self) -> None:
         os.close(self._lock)
 
+    @property
+    def path(self) -> Path:
+        return self._folder
+
     def identity(self) -> Identity:
         """The node's key pair, made at the first start. Raises SbonError if the file is damaged."""
         file = self._folder / KEY_FILE
@@ -54,6 +71,28 @@ class StateFolder:
             return identity
         except ValueError as error:
             raise SbonError(f"{file} is not a key ({error}): restore it, or delete it to become a new node") from error
+
+    def keep_membership(self, membership: Membership) -> None:
+        write_durably(self._folder / MEMBERSHIP_FILE, msgspec.json.encode(membership))
+
+    def membership(self) -> Membership | None:
+        """None if this host has never joined a cluster. Raises SbonError if the file is damaged."""
+        file = self._folder / MEMBERSHIP_FILE
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=Membership)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise SbonError(f"{file} is damaged ({error}): delete it, and join again with a new token") from error
+
+    def keep_revocations(self, encoded: bytes) -> None:
+        write_durably(self._folder / REVOCATIONS_FILE, encoded)
+
+    def revocations(self) -> bytes | None:
+        try:
+            return (self._folder / REVOCATIONS_FILE).read_bytes()
+        except FileNotFoundError:
+            return None
 
     def next_boot_id(self, now_ms: int) -> int:
         """``now_ms``, but more than ever before, even if the clock went back."""

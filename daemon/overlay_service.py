@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -24,9 +24,10 @@ from daemon.control_messages import (
 from daemon.datagrams import DatagramShell
 from daemon.emulation import Emulation
 from daemon.requests import PeerRequests
+from overlay.certificates import Trust
 from overlay.identity import NodeId
 from overlay.node import LatencyEstimate
-from overlay.records import NodeRecord
+from overlay.records import Address, NodeRecord
 from sbon.errors import SbonError, UnavailableError
 
 #: Another node is asked about its own paths for so long; without it there is still the prediction.
@@ -54,13 +55,17 @@ class OverlayService:
         shell: DatagramShell,
         requests: PeerRequests,
         emulation: Emulation | None,
+        trust: Trust,
+        enrol: Callable[[Address, str], Awaitable[None]],
         hosted: Callable[[], Sequence[str]],
     ) -> None:
-        """``hosted`` tells which fragments run here."""
+        """``enrol`` brings a certificate back for a token, ``hosted`` tells which fragments run here."""
         self._shell = shell
         self._overlay = shell.overlay
         self._requests = requests
         self._emulation = emulation
+        self._trust = trust
+        self._enrol = enrol
         self._hosted = hosted
 
     def register(self, control: Control) -> None:
@@ -101,6 +106,13 @@ class OverlayService:
             address = parse_address(request.address)
         except ValueError as error:
             raise SbonError(str(error)) from error
+        if request.token is not None:
+            await self._enrol(address, request.token)
+        elif not self._trust.is_ready:
+            raise SbonError(
+                "this host has no certificate: get a token with `sbon token` on the host of the cluster's authority, "
+                "and give it with --token"
+            )
         record = await self._shell.join(address)
         return Done(f"joined the overlay of {record.name} at {record.host}:{record.port}")
 

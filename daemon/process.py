@@ -7,6 +7,7 @@ hosts go on from their folders when it is back. Leaving the overlay for good is 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import os
 import random
@@ -31,8 +32,11 @@ from daemon.events import Events, Follower
 from daemon.identity_file import StateFolder
 from daemon.notify import notify, watchdog_interval_s
 from daemon.overlay_service import OverlayService
+from daemon.peer_tls import PeerTls
 from daemon.query_service import QueryService
 from daemon.requests import PeerRequests
+from daemon.trust_service import TrustService
+from overlay.certificates import Trust
 from overlay.events import Event as OverlayEvent
 from overlay.events import JoinFailed, Left, PathChanged
 from overlay.identity import NodeId
@@ -77,7 +81,19 @@ class Daemon:
             raise SbonError(f"{error}: set node.advertise") from error
         self.emulation = None if config.emulation is None else Emulation(config.emulation.rtt_ms, self.overlay.members)
         self.shell = DatagramShell(self.overlay, self._udp_socket, self._on_overlay_event, self.emulation)
-        self.requests = PeerRequests(identity.node_id, boot_id, config.node.state_dir / "transfers", self.emulation)
+        self.trust = Trust(is_open=_is_open(config, self._listen))
+        tls = PeerTls(identity, self.trust, trio.current_time)
+        self.requests = PeerRequests(tls, boot_id, config.node.state_dir / "transfers", self.emulation)
+        self.trust_service = TrustService(
+            config.trust,
+            self._state,
+            identity,
+            self.trust,
+            self.requests,
+            self.events,
+            lambda: self.overlay.record,
+            self.overlay.members,
+        )
         self.control = Control(config.node.socket)
         self.control.handle(Status, self._status)
         self.control.stream(Watch, self._watch)
@@ -85,8 +101,10 @@ class Daemon:
             config, self.overlay, self.requests, self.events, self.shell.probe_soon, engine_command
         )
         self.query_service.register(self.control)
+        self.trust_service.register(self.control)
         hosted = self.query_service.hosted
-        OverlayService(self.shell, self.requests, self.emulation, hosted).register(self.control)
+        enrol = self.trust_service.enrol
+        OverlayService(self.shell, self.requests, self.emulation, self.trust, enrol, hosted).register(self.control)
         assert not self.control.unhandled()
         self._members_changed = trio.Event()
 
@@ -102,6 +120,8 @@ class Daemon:
                 await nursery.start(self.query_service.run)
                 await nursery.start(self.requests.serve, listeners)
                 await nursery.start(self.control.serve)
+                self._warn_of_strangers()
+                nursery.start_soon(self.trust_service.run)
                 nursery.start_soon(self._sample_load)
                 nursery.start_soon(self._keep_members)
                 nursery.start_soon(self._rejoin)
@@ -111,6 +131,16 @@ class Daemon:
                 )
                 notify(f"READY=1\nSTATUS={self.record.name} at {self.record.host}:{self.record.port}")
                 task_status.started()
+
+    def _warn_of_strangers(self) -> None:
+        match self.trust_service.describe():
+            case "open":
+                log.warning("this node has no certificate and believes anybody: `sbon init` makes a cluster")
+            case "closed":
+                log.warning(
+                    "this node has no certificate: it talks to nobody until `sbon join HOST:PORT --token TOKEN` "
+                    "has brought one (or `sbon init` has made a cluster while it was stopped)"
+                )
 
     # --- handlers
 
@@ -129,6 +159,9 @@ class Daemon:
             engine=self.query_service.supervisor.describe(),
             uptime_s=time.monotonic() - self._started,
             counters=self._counters(),
+            trust=self.trust_service.describe(),
+            cluster=None if self.trust.authority_key is None else self.trust.cluster_id.hex()[:16],
+            certificate_expires_s=self.trust_service.certificate_expires_s(),
         )
 
     def _counters(self) -> dict[str, int]:
@@ -214,6 +247,13 @@ async def _feed_watchdog() -> None:
     while interval_s is not None:
         notify("WATCHDOG=1")
         await trio.sleep(interval_s)
+
+
+def _is_open(config: Config, listen: Address) -> bool:
+    """Whether a node without a certificate believes anybody: as configured, else where nobody else can be."""
+    if config.trust.open is not None:
+        return config.trust.open
+    return ipaddress.ip_address(listen[0].partition("%")[0]).is_loopback
 
 
 def _own_record(config: Config, node_id: NodeId, boot_id: int) -> NodeRecord:

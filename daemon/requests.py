@@ -1,9 +1,10 @@
 """Requests between daemons over TCP: one typed message, one typed reply, and folders that travel with a message.
 
-One connection carries one request. Its first frame is a :class:`RequestEnvelope`, the same idea as the envelope of a
-datagram: version, sender, boot id, room to grow. A folder follows as raw frames of at most 1 MiB; its size and digest
-are in the extension ``folder``. The answer is a :class:`ReplyEnvelope`. A peer cannot hold the server: connections,
-frames, and every wait are bounded.
+One connection carries one request, inside TLS with both sides known (:mod:`daemon.peer_tls`). Its first frame is a
+:class:`RequestEnvelope`: version, sender (the one that TLS has proved), boot id, room to grow. A folder follows as raw
+frames of at most 1 MiB; its size and digest are in the extension ``folder``. The answer is a :class:`ReplyEnvelope`. A
+peer cannot hold the server: connections, frames, and every wait are bounded. Who is not a member is told so, whatever
+it asks, except for what is registered with :meth:`PeerRequests.handle_strangers`.
 
 An :class:`sbon.errors.SbonError` that a handler raises comes back to the caller as the same class with the same line.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import ssl
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -24,7 +26,9 @@ import trio
 from daemon.emulation import Emulation
 from daemon.folder_transfer import CHUNK_BYTES, new_digest, pack, unpack
 from daemon.frame_stream import FrameStream
-from overlay.identity import NodeId, is_node_id
+from daemon.peer_tls import Caller, PeerTls
+from overlay.certificates import Refusal, RefusedError
+from overlay.identity import NodeId
 from overlay.records import Address, NodeRecord
 from sbon.errors import (
     ConfigurationError,
@@ -39,7 +43,12 @@ log = logging.getLogger("sbon.requests")
 
 REQUEST_VERSION = 1
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
+MAX_STRANGER_BYTES = 16 * 1024
 MAX_CONNECTIONS = 64
+#: Of these, so many may be busy with those who have not yet shown that they are members.
+MAX_STRANGERS = 32
+#: A peer has this long to shake hands and to say who it is.
+HANDSHAKE_TIMEOUT_S = 5.0
 #: A peer has this long for each frame that it sends or takes.
 FRAME_TIMEOUT_S = 15.0
 #: A handler that takes longer than this is broken; its caller has given up long before.
@@ -51,6 +60,7 @@ MAX_FOLDER_BYTES = 64 * 1024**3
 M = TypeVar("M", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 Handler = Callable[[Any, NodeId], Awaitable[msgspec.Struct]]
+StrangerHandler = Callable[[Any, Caller], Awaitable[msgspec.Struct]]
 FolderHandler = Callable[[Any, NodeId, Path], Awaitable[msgspec.Struct]]
 
 _ERRORS: dict[str, type[SbonError]] = {
@@ -105,15 +115,18 @@ class PeerRequests:
     there is deleted at the start.
     """
 
-    def __init__(self, node_id: NodeId, boot_id: int, scratch: Path, emulation: Emulation | None = None) -> None:
-        self._node_id = node_id
+    def __init__(self, tls: PeerTls, boot_id: int, scratch: Path, emulation: Emulation | None = None) -> None:
+        self._tls = tls
+        self._node_id = tls.identity.node_id
         self._boot_id = boot_id
         self._scratch = scratch
         self._emulation = emulation
         self._handlers: dict[str, tuple[msgspec.msgpack.Decoder[Any], Handler]] = {}
         self._folder_handlers: dict[str, tuple[msgspec.msgpack.Decoder[Any], FolderHandler]] = {}
+        self._stranger_handlers: dict[str, tuple[msgspec.msgpack.Decoder[Any], StrangerHandler]] = {}
         self._connections = 0
-        #: "served", "refused", "dropped.malformed", "dropped.slow", "dropped.too_many"
+        self._strangers = 0
+        #: "served", "refused", "dropped.malformed", "dropped.slow", "dropped.too_many", "dropped.stranger"
         self.counters: Counter[str] = Counter()
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
@@ -121,8 +134,14 @@ class PeerRequests:
     # --- registering
 
     def handle(self, message_type: type[M], handler: Callable[[M, NodeId], Awaitable[msgspec.Struct]]) -> None:
-        """``await handler(message, sender_id)`` answers every ``message_type``. Who the sender is, is only claimed."""
+        """``await handler(message, sender_id)`` answers every ``message_type``, from members only."""
         self._handlers[message_type.__name__] = msgspec.msgpack.Decoder(message_type), handler
+
+    def handle_strangers(
+        self, message_type: type[M], handler: Callable[[M, Caller], Awaitable[msgspec.Struct]]
+    ) -> None:
+        """``await handler(message, caller)`` answers every ``message_type``, whether its sender is a member or not."""
+        self._stranger_handlers[message_type.__name__] = msgspec.msgpack.Decoder(message_type), handler
 
     def handle_folder(
         self, message_type: type[M], handler: Callable[[M, NodeId, Path], Awaitable[msgspec.Struct]]
@@ -136,14 +155,30 @@ class PeerRequests:
     # --- asking
 
     async def request(
-        self, node: NodeRecord | Address, message: msgspec.Struct, reply_type: type[R], timeout_s: float = 10.0
+        self,
+        node: NodeRecord | Address,
+        message: msgspec.Struct,
+        reply_type: type[R],
+        timeout_s: float = 10.0,
     ) -> R:
         """Send ``message`` to ``node`` and return its reply.
 
         Raises UnavailableError if the node cannot be reached or does not answer in ``timeout_s`` (the request may have
         been carried out all the same), and whatever SbonError the node answers with.
         """
-        return await self._exchange(node, message, reply_type, timeout_s, None, {})
+        return await self._exchange(node, lambda peer_id: message, reply_type, timeout_s)
+
+    async def introduce(
+        self,
+        address: Address,
+        cluster_id: bytes,
+        make_message: Callable[[NodeId], msgspec.Struct],
+        reply_type: type[R],
+        timeout_s: float = 10.0,
+    ) -> R:
+        """Ask a member of a cluster that is not (yet) ours what is made for it once its id is known. Errors as in
+        :meth:`request`."""
+        return await self._exchange(address, make_message, reply_type, timeout_s, cluster_id=cluster_id)
 
     async def send_folder(
         self,
@@ -160,37 +195,43 @@ class PeerRequests:
         with tempfile.TemporaryFile(dir=self._scratch) as archive:
             total_bytes, digest = await trio.to_thread.run_sync(pack, folder, archive)
             header = msgspec.Raw(msgspec.msgpack.encode(FolderHeader(total_bytes, digest)))
-            return await self._exchange(node, message, reply_type, timeout_s, archive, {"folder": header})
+            extensions = {"folder": header}
+            return await self._exchange(node, lambda peer_id: message, reply_type, timeout_s, archive, extensions)
 
     async def _exchange(
         self,
         node: NodeRecord | Address,
-        message: msgspec.Struct,
+        make_message: Callable[[NodeId], msgspec.Struct],
         reply_type: type[R],
         timeout_s: float,
-        archive: IO[bytes] | None,
-        extensions: dict[str, msgspec.Raw],
+        archive: IO[bytes] | None = None,
+        extensions: dict[str, msgspec.Raw] = {},  # noqa: B006 (never changed)
+        cluster_id: bytes | None = None,
     ) -> R:
         if isinstance(node, NodeRecord):
             address, target, peer = node.address, node.node_id, f"node {node.name} at {node.host}:{node.port}"
         else:
             address, target, peer = node, "", f"the node at {node[0]}:{node[1]}"
-        kind = type(message).__name__
-        body = msgspec.Raw(msgspec.msgpack.encode(message))
-        envelope = RequestEnvelope(REQUEST_VERSION, self._node_id, self._boot_id, target, kind, body, extensions)
+        if not self._tls.trust.is_ready and cluster_id is None:
+            raise UnavailableError(Refusal.NOT_READY.text)
         try:
             with trio.fail_after(timeout_s) as scope:
-                async with await trio.open_tcp_stream(*address) as stream:
+                async with await trio.open_tcp_stream(*address) as plain:
+                    stream, peer_id = await self._tls.connect(plain, target or None, cluster_id)
                     if self._emulation is not None:
                         await trio.sleep(self._emulation.one_way_s_to_address(address))
                     frames = FrameStream(stream, MAX_REQUEST_BYTES)
-                    await frames.send(msgspec.msgpack.encode(envelope))
+                    await frames.send(self._envelope(target, make_message(peer_id), extensions))
                     if archive is not None:
                         await _send_archive(frames, archive, scope, timeout_s)
                     answer = await frames.receive()
         except trio.TooSlowError:
             raise UnavailableError(f"{peer} did not answer within {timeout_s:g} s: is it overloaded?") from None
+        except RefusedError as error:
+            raise UnavailableError(f"{peer} is not accepted: {error}") from error
         except (OSError, trio.BrokenResourceError) as error:
+            if isinstance(error.__cause__, ssl.SSLError):
+                raise UnavailableError(f"{peer} does not speak TLS as sbon does: is it a node of sbon?") from error
             reason = getattr(error, "strerror", None) or "the connection broke"
             raise UnavailableError(f"{peer} cannot be reached ({reason}): is it running?") from error
         except RemoteProtocolError as error:
@@ -198,6 +239,13 @@ class PeerRequests:
         if answer is None:
             raise UnavailableError(f"{peer} closed the connection without an answer: try again")
         return _read_reply(answer, reply_type, peer)
+
+    def _envelope(self, target: str, message: msgspec.Struct, extensions: dict[str, msgspec.Raw]) -> bytes:
+        body = msgspec.Raw(msgspec.msgpack.encode(message))
+        kind = type(message).__name__
+        return msgspec.msgpack.encode(
+            RequestEnvelope(REQUEST_VERSION, self._node_id, self._boot_id, target, kind, body, extensions)
+        )
 
     # --- answering
 
@@ -213,20 +261,20 @@ class PeerRequests:
             task_status.started()
 
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
-        if self._connections >= MAX_CONNECTIONS:
+        if self._connections >= MAX_CONNECTIONS or self._strangers >= MAX_STRANGERS:
             self.counters["dropped.too_many"] += 1
             await stream.aclose()
             return
         self._connections += 1
         try:
             async with stream:
-                await self._serve_or_drop(FrameStream(stream, MAX_REQUEST_BYTES))
+                await self._serve_or_drop(stream)
         finally:
             self._connections -= 1
 
-    async def _serve_or_drop(self, frames: FrameStream) -> None:
+    async def _serve_or_drop(self, stream: trio.SocketStream) -> None:
         try:
-            await self._serve_request(frames)
+            await self._serve_caller(stream)
         except RemoteProtocolError as error:
             self.counters["dropped.malformed"] += 1
             log.debug("dropped a request: %s", error)
@@ -235,14 +283,28 @@ class PeerRequests:
         except trio.BrokenResourceError:
             self.counters["dropped.broken"] += 1
 
-    async def _serve_request(self, frames: FrameStream) -> None:
+    async def _serve_caller(self, stream: trio.SocketStream) -> None:
+        self._strangers += 1
+        is_stranger = True
+        try:
+            with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+                tls, caller = await self._tls.accept(stream)
+            if caller.refusal is None:
+                self._strangers -= 1
+                is_stranger = False
+            frames = FrameStream(tls, MAX_STRANGER_BYTES if is_stranger else MAX_REQUEST_BYTES)
+            await self._serve_request(frames, caller)
+        finally:
+            self._strangers -= is_stranger
+
+    async def _serve_request(self, frames: FrameStream, caller: Caller) -> None:
         with trio.fail_after(FRAME_TIMEOUT_S):
             data = await frames.receive()
         if data is None:
             return
-        envelope = _decode_request(data)
+        envelope = _decode_request(data, caller)
         try:
-            body = msgspec.msgpack.encode(await self._carry_out(envelope, frames))
+            body = msgspec.msgpack.encode(await self._carry_out(envelope, frames, caller))
             reply = ReplyEnvelope(REQUEST_VERSION, self._node_id, self._boot_id, body=msgspec.Raw(body))
             self.counters["served"] += 1
         except SbonError as error:
@@ -254,11 +316,9 @@ class PeerRequests:
         with trio.fail_after(FRAME_TIMEOUT_S):
             await frames.send(msgspec.msgpack.encode(reply))
         if reply.error_kind and "folder" in envelope.extensions:
-            with trio.move_on_after(LINGER_S):
-                while await frames.receive() is not None:
-                    pass
+            await _read_away(frames)
 
-    async def _carry_out(self, envelope: RequestEnvelope, frames: FrameStream) -> msgspec.Struct:
+    async def _carry_out(self, envelope: RequestEnvelope, frames: FrameStream, caller: Caller) -> msgspec.Struct:
         if envelope.version != REQUEST_VERSION:
             raise SbonError(
                 f"the node speaks version {REQUEST_VERSION} of requests, not {envelope.version}: "
@@ -266,6 +326,12 @@ class PeerRequests:
             )
         if envelope.target not in ("", self._node_id):
             raise UnavailableError("another node has that address now: see `sbon nodes`")
+        if envelope.kind in self._stranger_handlers:
+            decoder, stranger_handler = self._stranger_handlers[envelope.kind]
+            return await _run(envelope.kind, stranger_handler(_decode_body(decoder, envelope), caller))
+        if caller.refusal is not None:
+            self.counters["dropped.stranger"] += 1
+            raise UnavailableError(f"the node refuses this one: {caller.refusal.text_for_refused}")
         if envelope.kind in self._handlers:
             decoder, handler = self._handlers[envelope.kind]
             return await _run(envelope.kind, handler(_decode_body(decoder, envelope), envelope.sender))
@@ -330,13 +396,19 @@ async def _send_archive(frames: FrameStream, archive: IO[bytes], scope: trio.Can
         scope.deadline = trio.current_time() + timeout_s
 
 
-def _decode_request(data: bytes) -> RequestEnvelope:
+async def _read_away(frames: FrameStream) -> None:
+    with trio.move_on_after(LINGER_S):
+        while await frames.receive() is not None:
+            pass
+
+
+def _decode_request(data: bytes, caller: Caller) -> RequestEnvelope:
     try:
         envelope = _requests.decode(data)
     except _DECODING_ERRORS as error:
         raise RemoteProtocolError(f"not a request: {error}") from error
-    if not is_node_id(envelope.sender):
-        raise RemoteProtocolError("a sender that is not a node id")
+    if envelope.sender != caller.node_id:
+        raise RemoteProtocolError("a sender that is not the one who speaks")
     return envelope
 
 

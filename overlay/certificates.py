@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -262,11 +262,6 @@ class Trust:
         self.revocations = revocations
         self.generation += 1
         return True
-
-    def revoked(self, node_ids: Iterable[NodeId]) -> list[NodeId]:
-        """Those of ``node_ids`` that are on the list, whatever their serial."""
-        entries = {} if self.revocations is None else self.revocations.entries
-        return [node_id for node_id in node_ids if node_id in entries]
 
     def check_cluster(self, cluster_id: bytes) -> None:
         """Raise RefusedError unless members of that cluster may be accepted: the cheap part, before any signature."""

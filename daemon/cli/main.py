@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from daemon.cli import verbs
-from daemon.config import DEFAULT_SOCKET
+from daemon.config import DEFAULT_SOCKET, DEFAULT_STATE_DIR
+from daemon.durations import parse_duration_s
 from sbon.errors import SbonError
 
 INTERRUPTED = 130
@@ -55,6 +56,13 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _duration_s(text: str) -> float:
+    try:
+        return parse_duration_s(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _milliseconds(text: str) -> float:
     try:
         value = float(text)
@@ -86,8 +94,55 @@ VERBS = (
         "join",
         verbs.join,
         "enter the overlay of the node at HOST:PORT",
-        (("sbon join 192.0.2.7:7400", "one member is enough: it tells about the others"),),
-        (_argument("address", metavar="HOST:PORT", help="where any member listens"),),
+        (
+            ("sbon join 192.0.2.7:7400", "one member is enough: it tells about the others"),
+            ("sbon join 192.0.2.7:7400 --token sbon1-...", "the first time: brings back this host's certificate"),
+        ),
+        (
+            _argument("address", metavar="HOST:PORT", help="where any member listens"),
+            _argument("--token", metavar="TOKEN", help="what `sbon token` printed; - reads it from stdin"),
+        ),
+    ),
+    Verb(
+        "init",
+        verbs.init,
+        "make a cluster, with this host as its authority and first member",
+        (
+            ("sbon init --config sbon.toml", "while the daemon is stopped"),
+            ("sbon init --dir /var/lib/sbon --name node-1", "the same, without its configuration"),
+        ),
+        (
+            _argument("--config", metavar="FILE", type=Path, help="the daemon's configuration"),
+            _argument("--dir", metavar="DIR", type=Path, help=f"its state_dir (default: {DEFAULT_STATE_DIR})"),
+            _argument("--name", metavar="NAME", help="the node's name"),
+        ),
+        talks_to_daemon=False,
+    ),
+    Verb(
+        "token",
+        verbs.token,
+        "print a token that lets one host join; on the host of the authority",
+        (
+            ("sbon token", "valid for an hour"),
+            ("sbon token --name chicago --ttl 10m", "only for the host of that name"),
+        ),
+        (
+            _argument("--name", metavar="NAME", help="the name that the host must have (default: any that is free)"),
+            _argument("--ttl", metavar="TIME", type=_duration_s, default=3600.0, help="s, m, h or d (default: 1h)"),
+        ),
+    ),
+    Verb(
+        "renew",
+        verbs.renew,
+        "fetch a new certificate for this host now; it happens by itself in time",
+        (("sbon renew", "prints until when it is valid"),),
+    ),
+    Verb(
+        "revoke",
+        verbs.revoke,
+        "put a host out of the cluster; on the host of the authority",
+        (("sbon revoke chicago", "it can come back with a new token only"),),
+        (_argument("node", metavar="NODE", help="name or id of a host"),),
     ),
     Verb(
         "leave",

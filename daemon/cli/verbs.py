@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 import trio
 
 from daemon.cli import tables
-from daemon.config import load_config
+from daemon.config import DEFAULT_STATE_DIR, TrustConfig, load_config
 from daemon.control_client import ControlClient
 from daemon.control_messages import (
     Cancel,
@@ -26,12 +27,15 @@ from daemon.control_messages import (
     Join,
     Latency,
     Leave,
+    MakeToken,
     Migrate,
     Nearest,
     Nodes,
     Operators,
     Queries,
+    Renew,
     RequestFor,
+    Revoke,
     Status,
     Submit,
 )
@@ -74,7 +78,38 @@ def _say(arguments: Arguments, request: RequestFor[Done]) -> None:
 
 
 def join(arguments: Arguments) -> None:
-    _say(arguments, Join(arguments.address))
+    token = sys.stdin.readline() if arguments.token == "-" else arguments.token
+    _say(arguments, Join(arguments.address, token))
+
+
+def init(arguments: Arguments) -> None:
+    from daemon.authority import init_cluster  # not needed by the other verbs, and slow to import
+
+    trust = TrustConfig()
+    if arguments.config is not None:
+        if arguments.dir is not None or arguments.name is not None:
+            raise SbonError("--config has the folder and the name: give either it, or --dir and --name")
+        config = load_config(arguments.config)
+        state_dir, name, trust = config.node.state_dir, config.node.name, config.trust
+    elif arguments.name is None:
+        raise SbonError("whose cluster? Give --config FILE, or --name NAME (the node's name in its configuration)")
+    else:
+        state_dir, name = arguments.dir or DEFAULT_STATE_DIR, arguments.name
+    authority = init_cluster(state_dir, name, trust.certificate_days * 86400, time.time())
+    print(f"made the cluster {authority.cluster_id.hex()[:16]}; its authority is in {state_dir / 'authority'}")
+
+
+def token(arguments: Arguments) -> None:
+    reply = _ask(arguments, MakeToken(arguments.name, arguments.ttl))
+    _show(arguments, reply, lambda reply: print(reply.token))
+
+
+def renew(arguments: Arguments) -> None:
+    _say(arguments, Renew())
+
+
+def revoke(arguments: Arguments) -> None:
+    _say(arguments, Revoke(arguments.node))
 
 
 def leave(arguments: Arguments) -> None:

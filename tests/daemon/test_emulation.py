@@ -11,7 +11,7 @@ from daemon.emulation import MAX_HELD, DelayLine, Emulation
 from daemon.requests import PeerRequests
 from overlay.records import Address, NodeRecord
 from sbon.coordinate import origin
-from tests.daemon.test_requests import CLIENT_ID, SERVER_ID, Answer, Question, echo, serving
+from tests.daemon.test_requests import CLIENT, CLIENT_ID, SERVER, SERVER_ID, Answer, Question, echo, open_tls, serving
 
 BERLIN = NodeRecord("0" * 32, "berlin", "127.0.0.1", 7001, 1, origin())
 
@@ -64,12 +64,14 @@ async def test_a_request_and_its_reply_are_each_held_back(tmp_path: Path) -> Non
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         client_record = record(CLIENT_ID, unused.getsockname())
-        server = PeerRequests(SERVER_ID, 1, tmp_path / "s", Emulation({CLIENT_ID: 100.0}, lambda: [client_record]))
+        server = PeerRequests(
+            open_tls(SERVER), 1, tmp_path / "s", Emulation({CLIENT_ID: 100.0}, lambda: [client_record])
+        )
         server.handle(Question, echo)
         async with serving(server) as address:
             server_record = record(SERVER_ID, address)
             emulation = Emulation({SERVER_ID: 100.0}, lambda: [server_record])
-            client = PeerRequests(CLIENT_ID, 1, tmp_path / "c", emulation)
+            client = PeerRequests(open_tls(CLIENT), 1, tmp_path / "c", emulation)
             start = trio.current_time()
             await client.request(server_record, Question("hello"), Answer)
             assert trio.current_time() - start >= 0.1

@@ -15,11 +15,16 @@ from hypothesis import strategies as st
 from daemon import requests
 from daemon.folder_transfer import pack, unpack
 from daemon.frame_stream import FrameStream
+from daemon.peer_tls import PeerTls
 from daemon.requests import FolderHeader, PeerRequests, ReplyEnvelope, RequestEnvelope
+from overlay.certificates import Trust
+from overlay.identity import Identity
 from overlay.records import Address
 from sbon.errors import QueryError, RemoteProtocolError, SbonError, StaleGenerationError, UnavailableError
+from tests.overlay.session_nodes import identity
 
-CLIENT_ID, SERVER_ID = "0" * 31 + "1", "0" * 31 + "2"
+CLIENT, SERVER = identity(1), identity(2)
+CLIENT_ID, SERVER_ID = CLIENT.node_id, SERVER.node_id
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -40,14 +45,19 @@ async def serving(server: PeerRequests) -> AsyncIterator[Address]:
         nursery.cancel_scope.cancel()
 
 
+def open_tls(of: Identity) -> PeerTls:
+    """As in an overlay without an authority."""
+    return PeerTls(of, Trust(is_open=True), lambda: 0.0)
+
+
 @pytest.fixture
 def client(tmp_path: Path) -> PeerRequests:
-    return PeerRequests(CLIENT_ID, 1, tmp_path / "client")
+    return PeerRequests(open_tls(CLIENT), 1, tmp_path / "client")
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> PeerRequests:
-    return PeerRequests(SERVER_ID, 1, tmp_path / "server")
+    return PeerRequests(open_tls(SERVER), 1, tmp_path / "server")
 
 
 async def echo(message: Question, sender: str) -> Answer:
@@ -167,7 +177,8 @@ async def test_malformed_requests_are_dropped_and_counted(
 
 
 async def test_a_frame_that_is_too_long_is_dropped(server: PeerRequests) -> None:
-    async with serving(server) as address, await trio.open_tcp_stream(*address) as stream:
+    async with serving(server) as address, await trio.open_tcp_stream(*address) as plain:
+        stream, _ = await open_tls(CLIENT).connect(plain, SERVER_ID)
         await stream.send_all(b"\xff\xff\xff\xff")
         assert await stream.receive_some() == b""
         assert server.counters["dropped.malformed"] == 1
@@ -175,8 +186,18 @@ async def test_a_frame_that_is_too_long_is_dropped(server: PeerRequests) -> None
 
 async def test_silent_clients_are_dropped(server: PeerRequests, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "FRAME_TIMEOUT_S", 0.02)
-    async with serving(server) as address, await trio.open_tcp_stream(*address) as stream:
+    async with serving(server) as address, await trio.open_tcp_stream(*address) as plain:
+        stream, _ = await open_tls(CLIENT).connect(plain, SERVER_ID)
         await stream.send_all(b"\0\0")
+        assert await stream.receive_some() == b""
+        assert server.counters["dropped.slow"] == 1
+
+
+async def test_clients_that_do_not_shake_hands_are_dropped(
+    server: PeerRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "HANDSHAKE_TIMEOUT_S", 0.02)
+    async with serving(server) as address, await trio.open_tcp_stream(*address) as stream:
         assert await stream.receive_some() == b""
         assert server.counters["dropped.slow"] == 1
 
@@ -337,14 +358,15 @@ def packed(message: msgspec.Struct) -> msgspec.Raw:
 
 async def raw_exchange(address: Address, body: bytes, archive: bytes = b"") -> ReplyEnvelope | None:
     """One request as raw bytes; None if the server closed without an answer."""
-    async with await trio.open_tcp_stream(*address) as stream:
+    async with await trio.open_tcp_stream(*address) as plain:
+        stream, _ = await open_tls(CLIENT).connect(plain, SERVER_ID)
         frames = FrameStream(stream)
         try:
             await frames.send(body)
             for start in range(0, len(archive), 1 << 20):
                 await frames.send(archive[start : start + (1 << 20)])
             if archive:
-                await stream.send_eof()
+                await plain.send_eof()
             answer = await frames.receive()
         except trio.BrokenResourceError:
             return None

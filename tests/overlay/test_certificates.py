@@ -118,7 +118,6 @@ def test_a_revoked_host_is_refused_until_it_has_a_new_certificate() -> None:
     assert trust.update_revocations(RevocationList.issue(AUTHORITY, 1, EPOCH_S, {identity(1).node_id: (4, EPOCH_S)}))
     assert "was revoked" in meet(SessionNode(1, trust=cluster_trust(1, serial=4)), SessionNode(2, trust=trust))
     assert meet(SessionNode(1, trust=cluster_trust(1, serial=5)), SessionNode(2, trust=trust)) == ""
-    assert trust.revoked([identity(1).node_id, identity(2).node_id]) == [identity(1).node_id]
 
 
 def test_only_newer_lists_of_the_own_authority_are_taken() -> None:
