@@ -141,6 +141,7 @@ def _start(lab: Lab, node: Node, overlay: dict[str, float]) -> None:
         "load": 0.0,
     }
     lines = ["[node]", *(f"{key} = {toml_value(value)}" for key, value in settings.items())]
+    lines += ["[trust]", "open = true"]
     lines += ["[overlay]", *(f"{key} = {json.dumps(value)}" for key, value in overlay.items())]
     file = node.folder / "sbon.toml"
     file.write_text("\n".join(lines), encoding="utf-8")
