@@ -9,6 +9,9 @@ from pathlib import Path
 
 DATA = Path(__file__).parent / "data"
 
+#: Round trips between twelve of them, see README.md beside it.
+CLOUD_REGIONS = DATA / "rtt_gcp12.csv"
+
 Matrix = list[list[float]]
 
 
@@ -47,5 +50,5 @@ def cloud_region_names() -> list[str]:
 
 
 def _cloud_table() -> list[list[str]]:
-    with (DATA / "rtt_gcp12.csv").open(newline="") as file:
+    with CLOUD_REGIONS.open(newline="") as file:
         return list(csv.reader(file))

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -117,7 +117,7 @@ def see(nodes: Iterable[Node], names: set[str]) -> bool:
 
 @contextmanager
 def running(
-    lab: Lab, names: Sequence[str], rtt_ms: Sequence[Sequence[float]], folder: Path, overlay: dict[str, float]
+    lab: Lab, names: Sequence[str], rtt_ms: Sequence[Sequence[float]], folder: Path, overlay: Mapping[str, float]
 ) -> Iterator[WideArea]:
     """A daemon on every host, joined to the first one's; ``overlay`` is the table of that name in their files."""
     area = WideArea(lab, rtt_ms)
@@ -132,7 +132,7 @@ def running(
     yield area
 
 
-def _start(lab: Lab, node: Node, overlay: dict[str, float]) -> None:
+def _start(lab: Lab, node: Node, overlay: Mapping[str, float]) -> None:
     settings = {
         "name": node.name,
         "listen": node.address,

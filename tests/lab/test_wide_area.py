@@ -11,14 +11,19 @@ import pytest
 
 from tests.lab.daemons import WideArea, running, see
 from tests.lab.lab import Lab, why_impossible
+from tests.lab.simulated import median_error
 from tests.truth import cloud_region_names, cloud_regions
 
 pytestmark = pytest.mark.skipif(why_impossible() is not None, reason=f"no wide-area lab here: {why_impossible()}")
 
-#: Five probes a second in place of one: half a minute does for two and a half.
-OVERLAY = {"probe_interval_s": 0.2}
+#: Ten probes a second in place of one: half a minute does for five.
+OVERLAY = {"probe_interval_s": 0.1}
 SETTLE_S = 30.0
-MEDIAN_ERROR_AT_MOST = 0.25
+#: The lab may be worse than the simulator by this factor. An overlay of twelve is one draw of many (a site that settles
+#: on the wrong side of the others stays there for long), so it is compared with the worst of several; that the means
+#: agree is shown by tests/benchmarks/lab_error.py, which takes longer.
+AGREEMENT = 1.3
+SIMULATED_SEEDS = range(1, 9)
 #: From the cut until nobody holds the host for alive; and from the mending until it is one of them again.
 DETECTION_S = 15.0
 RETURN_S = 30.0
@@ -35,13 +40,14 @@ def area(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WideArea]:
         yield area
 
 
-def test_all_find_each_other_and_predict_each_others_round_trips(area: WideArea) -> None:
+def test_all_find_each_other_and_predict_round_trips_as_in_the_simulator(area: WideArea) -> None:
     started_s = time.monotonic()
     area.until(lambda: see(area.nodes, set(NAMES)), JOIN_S)
     time.sleep(max(0.0, started_s + SETTLE_S - time.monotonic()))
     errors = area.relative_errors()
     assert len(errors) == len(NAMES) * (len(NAMES) - 1) // 2
-    assert statistics.median(errors) <= MEDIAN_ERROR_AT_MOST, area.logs()
+    simulated = [median_error(OVERLAY, SETTLE_S, seed) for seed in SIMULATED_SEEDS]
+    assert statistics.median(errors) <= AGREEMENT * max(simulated)
 
 
 def test_the_command_line_tells_the_measured_round_trip(area: WideArea) -> None:
