@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import subprocess
 import sys
 import time
@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from daemon.control_messages import Done, Join, NodeInfo, Nodes, NodesReply, RequestFor
+from daemon.control_messages import Done, Join, MakeToken, NodeInfo, Nodes, NodesReply, RequestFor, TokenReply
 from daemon.demo.asking import ask
 from daemon.demo.configuration import toml_value
 from daemon.demo.processes import tail
@@ -49,6 +49,10 @@ class Node:
         return self.folder / "control.sock"
 
     @property
+    def configuration(self) -> Path:
+        return self.folder / "sbon.toml"
+
+    @property
     def log(self) -> Path:
         return self.folder / "log"
 
@@ -61,9 +65,13 @@ class Node:
         return {node.name: node for node in self.ask(Nodes(), NodesReply).nodes}
 
     def sbon(self, *arguments: str) -> str:
-        """What the command line prints, run on the node's host as a user would."""
-        command = [sys.executable, "-m", "daemon", "--socket", str(self.socket), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60.0).stdout
+        """What the command line prints, as a user on the node's host would see it."""
+        command = [sys.executable, "-m", "daemon", *arguments]
+        environment = {**os.environ, "SBON_SOCKET": str(self.socket)}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60.0, check=False)
+        if done.returncode:
+            raise AssertionError(f"sbon {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
 
 
 @dataclass(slots=True)
@@ -119,20 +127,38 @@ def see(nodes: Iterable[Node], names: set[str]) -> bool:
 def running(
     lab: Lab, names: Sequence[str], rtt_ms: Sequence[Sequence[float]], folder: Path, overlay: Mapping[str, float]
 ) -> Iterator[WideArea]:
-    """A daemon on every host, joined to the first one's; ``overlay`` is the table of that name in their files."""
+    """A daemon on every host, all members of a cluster whose authority is the first, and joined by way of it.
+
+    ``overlay`` is the table of that name in their configuration.
+    """
     area = WideArea(lab, rtt_ms)
     for name, host in zip(names, lab.hosts, strict=True):
         node = Node(name, host, folder / str(host.index))
-        node.folder.mkdir()
+        _configure(node, overlay)
         area.nodes.append(node)
-        _start(lab, node, overlay)
+    first, *others = area.nodes
+    first.sbon("init", "--config", str(first.configuration))
+    for node in area.nodes:
+        _start(lab, node)
     area.until(lambda: all(node.nodes() for node in area.nodes), START_TIMEOUT_S)
-    for node in area.nodes[1:]:
-        node.ask(Join(area.nodes[0].address), Done)
+    trio.run(_join_all, first, others)
     yield area
 
 
-def _start(lab: Lab, node: Node, overlay: Mapping[str, float]) -> None:
+async def _join_all(first: Node, others: Sequence[Node]) -> None:
+    """As an administrator would, but all at once: each takes several trips around the world."""
+
+    async def join(node: Node) -> None:
+        token = (await ask(first.socket, MakeToken(node.name), TokenReply)).token
+        await ask(node.socket, Join(first.address, token), Done)
+
+    async with trio.open_nursery() as nursery:
+        for node in others:
+            nursery.start_soon(join, node)
+
+
+def _configure(node: Node, overlay: Mapping[str, float]) -> None:
+    node.folder.mkdir()
     settings = {
         "name": node.name,
         "listen": node.address,
@@ -141,10 +167,11 @@ def _start(lab: Lab, node: Node, overlay: Mapping[str, float]) -> None:
         "load": 0.0,
     }
     lines = ["[node]", *(f"{key} = {toml_value(value)}" for key, value in settings.items())]
-    lines += ["[trust]", "open = true"]
-    lines += ["[overlay]", *(f"{key} = {json.dumps(value)}" for key, value in overlay.items())]
-    file = node.folder / "sbon.toml"
-    file.write_text("\n".join(lines), encoding="utf-8")
+    lines += ["[overlay]", *(f"{key} = {toml_value(value)}" for key, value in overlay.items())]
+    node.configuration.write_text("\n".join(lines), encoding="utf-8")
+
+
+def _start(lab: Lab, node: Node) -> None:
     with node.log.open("ab") as log:
-        command = [sys.executable, "-m", "daemon", "run", "--config", str(file)]
+        command = [sys.executable, "-m", "daemon", "run", "--config", str(node.configuration)]
         node.process = lab.run(node.host, command, stdout=log, stderr=subprocess.STDOUT)
