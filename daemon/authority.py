@@ -194,6 +194,8 @@ class Authority:
 
 def init_cluster(state_dir: Path, name: str, certificate_s: float, now_s: float) -> Authority:
     """Make a cluster whose authority, and first member, is the host with that state directory. Raises SbonError."""
+    if state_dir.exists() and state_dir.stat().st_uid != os.geteuid():
+        raise SbonError(f"{state_dir} is not yours: run this as the user that the daemon runs as, its owner")
     with closing(StateFolder(state_dir)) as state:
         if state.membership() is not None:
             raise SbonError(

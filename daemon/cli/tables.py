@@ -60,6 +60,7 @@ def show_status(reply: StatusReply) -> None:
         ("peers", f"{len(reply.peers)}: {', '.join(reply.peers)}" if reply.peers else "none: see `sbon join --help`"),
         ("operators", ", ".join(reply.operators) or "none"),
         ("engine", reply.engine),
+        ("trust", _trust(reply)),
         ("up for", _duration(reply.uptime_s)),
         ("version", reply.version),
     ]
@@ -67,6 +68,13 @@ def show_status(reply: StatusReply) -> None:
     for name, value in rows:
         table.add_row(Text(name, style="bold"), value)
     console().print(table)
+
+
+def _trust(reply: StatusReply) -> str:
+    if reply.certificate_expires_s is None:
+        return "open: believes anybody" if reply.trust == "open" else "no certificate: see `sbon join --help`"
+    until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(reply.certificate_expires_s))
+    return f"{reply.trust} of cluster {reply.cluster}, certificate until {until}"
 
 
 def show_nodes(reply: NodesReply) -> None:
