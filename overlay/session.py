@@ -25,6 +25,7 @@ class Session:
         "highest",
         "index",
         "missing",
+        "name",
         "node_id",
         "previous",
         "remote_index",
@@ -40,6 +41,7 @@ class Session:
         self.address = address
         self.node_id = claims.node_id
         self.boot_id = claims.boot_id
+        self.name = claims.name
         self.expires_at = claims.expires_at
         self.channel = channel
         self.sent = 0

@@ -129,6 +129,11 @@ class Sessions:
         """Those with whom a session is open."""
         return self._peers.keys()
 
+    def certified_name(self, node_id: NodeId) -> str:
+        """The name that the authority has certified for a peer; empty in an open overlay, where anybody has any name."""
+        session = self._peers.get(node_id)
+        return "" if session is None else session.name
+
     def is_connecting(self, address: Address) -> bool:
         return address in self._attempts
 

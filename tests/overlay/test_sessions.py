@@ -73,6 +73,14 @@ def test_two_datagrams_and_a_confirmation_open_a_session(make: MakeNode) -> None
     assert max(len(data) for _, data, _ in wire.sent) <= 400
 
 
+def test_names_are_those_of_the_certificates() -> None:
+    a, b, _ = pair(member)
+    assert (a.sessions.certified_name(b.node_id), b.sessions.certified_name(a.node_id)) == ("node-2", "node-1")
+    a, b, _ = pair(open_node)
+    assert a.sessions.certified_name(b.node_id) == ""
+    assert a.sessions.certified_name("f" * 32) == ""
+
+
 def test_a_welcome_is_hardly_larger_than_the_hello() -> None:
     _, _, wire = pair(member)
     hello, welcome = (len(data) for _, data, _ in wire.sent[:2])
