@@ -130,7 +130,7 @@ class Sessions:
         return self._peers.keys()
 
     def certified_name(self, node_id: NodeId) -> str:
-        """The name that the authority has certified for a peer; empty in an open overlay, where anybody has any name."""
+        """The name that the authority has certified for a peer; empty in an open overlay, where all are free."""
         session = self._peers.get(node_id)
         return "" if session is None else session.name
 
