@@ -22,7 +22,8 @@ import trio
 
 from daemon.durable import write_durably
 from daemon.folder_transfer import sync_folder
-from daemon.query_messages import Assignment, FlightAddress, Location
+from daemon.query_messages import Assignment, Location
+from sbon.engine_messages import FlightAddress
 from sbon.errors import SbonError
 
 log = logging.getLogger("sbon.hosting")

@@ -234,7 +234,7 @@ class Hosting:
         )
         for location in list(fragment.producers.values()):
             await self._connect(fragment, location)
-        fragment.flight_address = (self._peers.overlay.record.host, hello.flight_address[1])
+        fragment.flight_address = hello.flight_address._replace(host=self._peers.overlay.record.host)
         fragment.output_schema = reply.output_schema
         fragment.error = None
         fragment.up = self._supervisor.hello is hello

@@ -28,7 +28,6 @@ from daemon.query_messages import (
     ConductMove,
     ConnectTo,
     DescribeQuery,
-    FlightAddress,
     FragmentReport,
     FragmentView,
     ListQueries,
@@ -47,7 +46,7 @@ from daemon.query_messages import (
 )
 from daemon.query_record import QueryRecord
 from daemon.requests import Done
-from sbon.engine_messages import FragmentState
+from sbon.engine_messages import FlightAddress, FragmentState
 from sbon.errors import SbonError
 from sbon.network_usage import Link, network_usage
 from sbon.placement.problem import CostView

@@ -11,13 +11,11 @@ from enum import StrEnum
 
 import msgspec
 
-from sbon.engine_messages import FragmentStatus
+from sbon.engine_messages import FlightAddress, FragmentStatus
 from sbon.fragment import FragmentSpec
 from sbon.network_usage import Link
 from sbon.placement.choice import OperatorChoice
 from sbon.streams import SinkSpec, StreamSpec
-
-FlightAddress = tuple[str, int]
 
 
 class Location(msgspec.Struct, frozen=True):

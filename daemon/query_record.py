@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from daemon.query_messages import Assignment, FlightAddress, Location, MoveReport, QueryStatus
-from sbon.engine_messages import cursor_name
+from daemon.query_messages import Assignment, Location, MoveReport, QueryStatus
+from sbon.engine_messages import FlightAddress, cursor_name
 from sbon.errors import SbonError, StaleGenerationError
 from sbon.fragment import FragmentSpec
 from sbon.network_usage import Link

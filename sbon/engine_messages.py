@@ -10,6 +10,7 @@ knows.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,12 +28,23 @@ class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=True):
     pass
 
 
+class FlightAddress(NamedTuple):
+    """Where an engine serves its link logs, with what it takes to pull from it: the engine's own X.509 certificate
+    (DER), by which it is known, and the secret that it asks for. Both are new at each start of the engine, and go from
+    daemon to daemon only."""
+
+    host: str
+    port: int
+    certificate: bytes = b""
+    secret: bytes = b""
+
+
 class Hello(_Message, frozen=True):
-    """First message of an engine, once Spark is up. ``flight_address`` is (host, port) of its link logs."""
+    """First message of an engine, once Spark is up. ``flight_address`` is that of its link logs."""
 
     protocol_version: int
     pid: int
-    flight_address: tuple[str, int]
+    flight_address: FlightAddress
     spark_version: str
     java_version: str
 
@@ -65,7 +77,7 @@ class Connect(Owned, frozen=True):
     port: str
     producer: str
     producer_generation: int
-    address: tuple[str, int]
+    address: FlightAddress
 
 
 class Disconnect(Owned, frozen=True):

@@ -25,6 +25,7 @@ from sbon.engine_messages import (
     Disconnect,
     EngineCall,
     EngineReply,
+    FlightAddress,
     FromEngine,
     Hello,
     Instantiate,
@@ -194,20 +195,20 @@ class Engine:
         server = LinkServer(self._settings.bind_host, fragments)
         self._fragments = fragments
         signal.signal(signal.SIGTERM, lambda *_: self._ending.set())
-        self._send(self._hello(spark, server.port))
+        self._send(self._hello(spark, server.address))
         while not self._ending.wait(_STATUS_PERIOD_S):
             for runner in fragments.running():
                 runner.rest_if_finished()
                 self._send(runner.status())
         fragments.stop_all()
 
-    def _hello(self, spark: SparkSession, port: int) -> Hello:
+    def _hello(self, spark: SparkSession, address: FlightAddress) -> Hello:
         jvm = spark.sparkContext._jvm
         assert jvm is not None
         return Hello(
             protocol_version=PROTOCOL_VERSION,
             pid=os.getpid(),
-            flight_address=(self._settings.bind_host, port),
+            flight_address=address,
             spark_version=spark.version,
             java_version=str(jvm.java.lang.System.getProperty("java.version")),
         )

@@ -2,10 +2,15 @@
 
 Requests carry (fragment, generation, consumer). The server refuses a generation that is not the one it serves, the
 client a segment that is newer than what it was pointed at: nobody listens to a former owner.
+
+Links are inside TLS. Each engine makes a certificate and a secret when it starts. Both come to consumers with its
+address, from daemon to daemon, over requests in which both sides are known: so a consumer accepts that certificate
+only, and a server only those who know the secret.
 """
 
 from __future__ import annotations
 
+import hmac
 import math
 import threading
 import time
@@ -17,8 +22,10 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
+from sbon.engine_messages import FlightAddress
 from sbon.errors import RemoteProtocolError
 from sbon.frames import decode_body
+from spark_bridge.link_credentials import TLS_NAME, LinkCredentials, to_pem
 from spark_bridge.link_log import LinkLog
 from spark_bridge.port_inbox import PortInbox, Segment
 from spark_bridge.segment import decode_segment
@@ -38,6 +45,7 @@ class PullRequest(msgspec.Struct, frozen=True):
     generation: int
     consumer: str
     from_batch: int
+    secret: bytes = b""
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
@@ -47,6 +55,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     generation: int
     consumer: str
     up_to_batch: int
+    secret: bytes = b""
 
 
 _PULLS = msgspec.msgpack.Decoder(PullRequest)
@@ -72,8 +81,16 @@ class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
     """Serves the link logs of one engine."""
 
     def __init__(self, bind_host: str, directory: Directory) -> None:
-        super().__init__(f"grpc+tcp://{bind_host}:0")
+        self._credentials = LinkCredentials.generate()
+        pair = (self._credentials.certificate_pem, self._credentials.key_pem)
+        super().__init__(f"grpc+tls://{bind_host}:0", tls_certificates=[pair])
+        self._bind_host = bind_host
         self._directory = directory
+
+    @property
+    def address(self) -> FlightAddress:
+        """What consumers need to know."""
+        return FlightAddress(self._bind_host, self.port, self._credentials.certificate, self._credentials.secret)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
         body = action.body.to_pybytes()
@@ -87,15 +104,18 @@ class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
         raise flight.FlightServerError(f"unknown request {action.type!r}")
 
     def _pull(self, request: PullRequest) -> Iterator[flight.Result]:
-        served = self._served(request.fragment_id, request.generation)
+        served = self._served(request)
         for data in served.log.segments_from(request.from_batch, _IDLE_S, served.stopping):
             yield flight.Result(pa.py_buffer(data))
 
     def _acknowledge(self, request: Acknowledgement) -> Iterator[flight.Result]:
-        self._served(request.fragment_id, request.generation).log.acknowledge(request.consumer, request.up_to_batch)
+        self._served(request).log.acknowledge(request.consumer, request.up_to_batch)
         return iter(())
 
-    def _served(self, fragment_id: str, generation: int) -> Served:
+    def _served(self, request: PullRequest | Acknowledgement) -> Served:
+        if not hmac.compare_digest(request.secret, self._credentials.secret):
+            raise flight.FlightUnauthorizedError("whoever pulls from here knows this engine's secret")
+        fragment_id, generation = request.fragment_id, request.generation
         served = self._directory.served(fragment_id)
         if served is None or served.stopping.is_set():
             raise flight.FlightUnavailableError(f"{fragment_id} does not run here")
@@ -106,11 +126,21 @@ class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
         return served
 
 
+def connect(address: FlightAddress) -> flight.FlightClient:
+    """A client of the engine at ``address``, and of no other that may listen there."""
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return flight.connect(
+        f"grpc+tls://{host}:{address.port}",
+        tls_root_certs=to_pem(address.certificate),
+        override_hostname=TLS_NAME,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where a producer is: its engine's Flight address and the generation it runs under."""
 
-    address: tuple[str, int]
+    address: FlightAddress
     generation: int
 
 
@@ -166,7 +196,7 @@ class Puller:
     def _run(self) -> None:
         while (target := self._next_target()) is not None:
             try:
-                with flight.connect(f"grpc+tcp://{target.address[0]}:{target.address[1]}") as client:
+                with connect(target.address) as client:
                     while self._target is target and not self._stopping:
                         self._pull_once(client, target)
                         self._acknowledge(client, target)
@@ -185,7 +215,9 @@ class Puller:
         if self._inbox.unread_bytes() > _MAX_UNREAD_BYTES:
             self._pause(_RETRY_S)
             return
-        request = PullRequest(self._producer, target.generation, self._consumer, self._inbox.next_batch(self._producer))
+        next_batch = self._inbox.next_batch(self._producer)
+        secret = target.address.secret
+        request = PullRequest(self._producer, target.generation, self._consumer, next_batch, secret)
         for result in client.do_action(flight.Action(_PULL, msgspec.msgpack.encode(request))):
             if self._stopping or self._target is not target:
                 return
@@ -208,7 +240,8 @@ class Puller:
     def _acknowledge(self, client: flight.FlightClient, target: Target) -> None:
         up_to = self._inbox.read_for_good().get(self._producer, -1)
         if up_to > self._acknowledged:
-            message = Acknowledgement(self._producer, target.generation, self._consumer, up_to)
+            secret = target.address.secret
+            message = Acknowledgement(self._producer, target.generation, self._consumer, up_to, secret)
             list(client.do_action(flight.Action(_ACKNOWLEDGE, msgspec.msgpack.encode(message))))
             self._acknowledged = up_to
 

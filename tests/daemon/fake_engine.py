@@ -31,6 +31,7 @@ from sbon.engine_messages import (
     Destroy,
     EngineCall,
     EngineReply,
+    FlightAddress,
     FragmentState,
     FragmentStatus,
     FromEngine,
@@ -102,7 +103,8 @@ class FakeEngine:
         self.socket.sendall(frame(msgspec.msgpack.encode(message)))
 
     def run(self) -> None:
-        self.send(Hello(PROTOCOL_VERSION, os.getpid(), ("127.0.0.1", os.getpid() % 60000 + 1), "4.3-fake", "17-fake"))
+        address = FlightAddress("127.0.0.1", os.getpid() % 60000 + 1)
+        self.send(Hello(PROTOCOL_VERSION, os.getpid(), address, "4.3-fake", "17-fake"))
         threading.Thread(target=self.tell, daemon=True).start()
         reader = FrameReader()
         decoder = msgspec.msgpack.Decoder(EngineCall)

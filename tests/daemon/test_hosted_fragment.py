@@ -7,6 +7,7 @@ import pytest
 
 from daemon.hosted_fragment import RECORD_FILE, FragmentStore, HostedFragment, HostingRecord, Phase
 from daemon.query_messages import Assignment, Location
+from sbon.engine_messages import FlightAddress
 from sbon.errors import SbonError
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
 
@@ -67,7 +68,7 @@ def test_nobody_runs_what_was_handed_over() -> None:
 
 def test_only_newer_words_on_a_producer_count(tmp_path: Path) -> None:
     def at(generation: int, port: int | None) -> Location:
-        return Location("q1-source1", generation, "n", None if port is None else ("127.0.0.1", port))
+        return Location("q1-source1", generation, "n", None if port is None else FlightAddress("127.0.0.1", port))
 
     fragment = HostedFragment(HostingRecord("me", assigned(1, (at(2, 10),))), tmp_path)
     assert not fragment.is_news(at(1, 11))

@@ -14,6 +14,7 @@ from daemon import query_record
 from daemon.hosted_fragment import HostingRecord, Phase
 from daemon.query_messages import Assignment, MoveReport, QueryStatus
 from daemon.query_record import QueryRecord
+from sbon.engine_messages import FlightAddress
 from sbon.errors import SbonError, StaleGenerationError
 from sbon.sql.catalog import Catalog
 from sbon.sql.plan import plan_query
@@ -39,7 +40,9 @@ def deploying() -> QueryRecord:
 def running() -> QueryRecord:
     record = deploying()
     for fragment_id, fragment in record.fragments.items():
-        record = query_record.started(record, fragment.owner, fragment_id, 1, ("127.0.0.1", 1), output_schema="{}")
+        record = query_record.started(
+            record, fragment.owner, fragment_id, 1, FlightAddress("127.0.0.1", 1), output_schema="{}"
+        )
     return query_record.running(record, 1.0)
 
 
@@ -55,7 +58,7 @@ def test_a_move_is_committed_by_the_claim_of_its_target() -> None:
     assert record.location(UNION).generation == 2
     assert query_record.claim(record, "a", UNION, 1)[1] is False
     assert record.move is not None  # the query stays locked until it runs there
-    record = query_record.started(record, "b", UNION, 2, ("127.0.0.1", 2))
+    record = query_record.started(record, "b", UNION, 2, FlightAddress("127.0.0.1", 2))
     assert query_record.unlocked(record, UNION, 2).move is None
 
 

@@ -1,0 +1,119 @@
+"""Links without Spark: a log is served, and pulled by whoever may."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from sbon.engine_messages import FlightAddress
+from spark_bridge.flight_links import LinkServer, Puller, PullRequest, Served, Target, connect
+from spark_bridge.link_credentials import LinkCredentials, to_pem
+from spark_bridge.link_log import LinkLog
+from spark_bridge.port_inbox import PortInbox
+
+PATIENCE_S = 30.0
+
+
+class Fragments:
+    """A directory with one log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = LinkLog(folder, "f", ("c",), 1 << 20)
+        self.stopping = threading.Event()
+
+    def served(self, fragment_id: str) -> Served | None:
+        return Served(self.log, 1, self.stopping) if fragment_id == "f" else None
+
+
+@pytest.fixture
+def fragments(tmp_path: Path) -> Fragments:
+    made = Fragments(tmp_path / "log")
+    for batch_id in range(3):
+        rows = pa.table({"value": [float(batch_id)] * 10})
+        made.log.append(1, batch_id, rows, event_time=None, watermark_ms=None, end_of_stream=False)
+    return made
+
+
+@pytest.fixture
+def server(fragments: Fragments) -> Iterator[LinkServer]:
+    with LinkServer("127.0.0.1", fragments) as made:
+        yield made
+        fragments.stopping.set()
+        fragments.log.wake()
+
+
+def pull(address: FlightAddress, folder: Path, want: int) -> tuple[int, str]:
+    """The rows that came, and why no more did."""
+    lost: list[str] = []
+    told = threading.Event()
+
+    def note(reason: str) -> None:
+        lost.append(reason)
+        told.set()
+
+    inbox = PortInbox(folder / "inbox", ("f",))
+    wanted = threading.Event()
+    wanted.set()
+    puller = Puller(inbox, "f", "c", wanted, note)
+    puller.point_at(Target(address, 1))
+    try:
+        for _ in range(int(PATIENCE_S / 0.05)):
+            if inbox.next_batch("f") >= want or told.wait(0.05):
+                break
+    finally:
+        puller.stop()
+    return inbox.next_batch("f"), " ".join(lost[:1])
+
+
+def test_segments_come_over_tls(server: LinkServer, tmp_path: Path) -> None:
+    assert pull(server.address, tmp_path, want=3) == (3, "")
+
+
+def test_who_does_not_know_the_secret_gets_nothing(server: LinkServer, tmp_path: Path) -> None:
+    for secret in (b"", bytes(16), server.address.secret[:-1]):
+        came, reason = pull(server.address._replace(secret=secret), tmp_path, want=1)
+        assert came == 0
+        assert "knows this engine's secret" in reason
+
+
+def test_another_engine_at_the_address_is_not_believed(server: LinkServer, tmp_path: Path) -> None:
+    other = LinkCredentials.generate().certificate
+    came, reason = pull(server.address._replace(certificate=other), tmp_path, want=1)
+    assert came == 0
+    assert reason
+    came, reason = pull(server.address._replace(certificate=b"nonsense"), tmp_path, want=1)
+    assert came == 0
+    assert reason
+
+
+def test_nothing_is_said_in_the_clear(server: LinkServer) -> None:
+    with flight.connect(f"grpc+tcp://127.0.0.1:{server.port}") as client:
+        request = PullRequest("f", 1, "c", 0, server.address.secret)
+        with pytest.raises(pa.ArrowException):
+            list(client.do_action(flight.Action("pull", msgspec.msgpack.encode(request)), timeout(2.0)))
+
+
+def timeout(seconds: float) -> flight.FlightCallOptions:
+    return flight.FlightCallOptions(timeout=seconds)
+
+
+def test_any_bytes_as_a_request_are_an_error_of_the_caller(server: LinkServer) -> None:
+    with connect(server.address) as client:
+        for kind, body in (("pull", b"\xc1"), ("pull", b""), ("acknowledge", b"\x91" * 500), ("x", b"")):
+            with pytest.raises(flight.FlightServerError):
+                list(client.do_action(flight.Action(kind, body)))
+
+
+def test_certificates_differ_and_are_small() -> None:
+    first, second = LinkCredentials.generate(), LinkCredentials.generate()
+    assert first.certificate != second.certificate
+    assert first.secret != second.secret
+    assert len(first.certificate) < 400
+    assert to_pem(first.certificate) == first.certificate_pem
+    assert "secret" not in repr(first)
