@@ -6,6 +6,9 @@ import msgspec
 
 from sbon.coordinate import DEFAULT_DIMENSIONS, MAX_DIMENSIONS
 
+#: Of how many others anything may be kept: links, strangers, candidates and the lost together.
+MAX_REMEMBERED = 64
+
 
 class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``dimensions`` and ``use_height`` must be the same on all nodes of an overlay."""
@@ -13,25 +16,35 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dimensions: int = DEFAULT_DIMENSIONS
     use_height: bool = True
 
-    #: One member is probed each interval, in turn. Small overlays settle faster with a shorter one.
+    #: One peer is probed each interval. Small overlays settle faster with a shorter one.
     probe_interval_s: float = 1.0
-    #: A probe is missed after three times the slowest recent round trip, but within these bounds.
-    min_probe_timeout_s: float = 1.0
-    max_probe_timeout_s: float = 3.0
-    #: Missed in a row before a member is suspected; then it has this long to be heard of again.
-    suspect_after_misses: int = 3
-    suspicion_s: float = 3.0
-    #: How often a member that was given up for dead is tried again, and when it is forgotten for good.
+    #: A node that was not met yet is probed this often; the other probes go to peers that are known.
+    fresh_peer_interval_s: float = 3.0
+
+    #: Links to the nearest nodes in the cost space, and to random ones, that a node looks for; and how many it accepts.
+    near_links: int = 12
+    far_links: int = 6
+    max_links: int = 28
+    #: A random link is replaced by a fresh one this often, so that the overlay stays well mixed.
+    far_link_lifetime_s: float = 60.0
+    #: Nodes met by probing, beside the linked ones; the least recently heard of goes first.
+    max_strangers: int = 20
+    #: Neighbours tell each other whom they know near by: often while that brings news, then less and less.
+    min_exchange_interval_s: float = 1.0
+    max_exchange_interval_s: float = 20.0
+
+    #: A linked node lets itself be heard this often; after so long a silence it is checked; and the check takes so long.
+    beat_interval_s: float = 3.0
+    silence_s: float = 4.0
+    check_s: float = 3.0
+    #: How often one that was given up for dead is tried again, and when it is forgotten for good.
     reconnect_interval_s: float = 5.0
     forget_after_s: float = 24 * 3600.0
 
-    gossip_interval_s: float = 1.0
-    #: Between two rounds while there is urgent news.
-    rumor_interval_s: float = 0.1
-    gossip_fanout: int = 3
-
     join_retry_s: float = 0.5
     join_timeout_s: float = 5.0
+    #: A search waits so long for one host before it steps over it.
+    search_patience_s: float = 1.0
 
     #: The advertised coordinate and load follow the real ones when those have changed by this much.
     advertise_distance_ms: float = 1.0
@@ -39,8 +52,6 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: A path has changed when its filtered round trip is this far from the one last reported (both must hold).
     path_change_ms: float = 5.0
     path_change_ratio: float = 0.2
-
-    max_members: int = 1024
 
     def check(self) -> None:
         """Raise ValueError, naming the setting, for a value that cannot work."""
@@ -50,8 +61,14 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             value = getattr(self, field.name)
             if field.name.endswith("_s") and not 0.0 < value < float("inf"):
                 raise ValueError(f"{field.name} must be more than 0 seconds, not {value}")
-        for name in ("suspect_after_misses", "gossip_fanout", "max_members"):
+        for name in ("near_links", "far_links", "max_strangers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.max_probe_timeout_s < self.min_probe_timeout_s:
-            raise ValueError("max_probe_timeout_s must not be less than min_probe_timeout_s")
+        if self.max_links < self.near_links + self.far_links:
+            raise ValueError("max_links must not be less than near_links and far_links together")
+        if self.max_links + self.max_strangers > MAX_REMEMBERED - 16:
+            raise ValueError(f"max_links and max_strangers together must not be more than {MAX_REMEMBERED - 16}")
+        if self.silence_s <= self.beat_interval_s:
+            raise ValueError("silence_s must be more than beat_interval_s")
+        if self.max_exchange_interval_s < self.min_exchange_interval_s:
+            raise ValueError("max_exchange_interval_s must not be less than min_exchange_interval_s")

@@ -30,7 +30,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class MemberJoined:
-    """A member that was unknown, gone or given up for dead is there."""
+    """A node has become a neighbour."""
 
     record: NodeRecord
 
@@ -45,6 +45,8 @@ class MemberRestarted:
 
 @dataclass(frozen=True, slots=True)
 class MemberSuspected:
+    """A neighbour is silent, and checked."""
+
     record: NodeRecord
 
 
@@ -57,13 +59,15 @@ class MemberRecovered:
 
 @dataclass(frozen=True, slots=True)
 class MemberFailed:
-    """A suspected member was not heard of again: it is taken for dead."""
+    """A suspected neighbour did not answer: it is taken for dead."""
 
     record: NodeRecord
 
 
 @dataclass(frozen=True, slots=True)
 class MemberLeft:
+    """A neighbour said goodbye."""
+
     record: NodeRecord
 
 
@@ -74,6 +78,15 @@ class PathChanged:
     record: NodeRecord
     before_ms: float
     after_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFinished:
+    """What a search found, by ascending cost, and how many hosts were asked for it."""
+
+    search_id: int
+    found: tuple[NodeRecord, ...]
+    contacts: int
 
 
 Event = (
@@ -87,4 +100,5 @@ Event = (
     | MemberFailed
     | MemberLeft
     | PathChanged
+    | SearchFinished
 )

@@ -1,70 +1,160 @@
-"""The bodies of datagrams, one type per kind. Unknown fields are skipped, so that newer nodes may say more."""
+"""What nodes say to each other in datagrams. Unknown fields are skipped, so that newer nodes may say more.
+
+An empty body is a heartbeat: it says no more than that its sender is there. A record travels as
+:func:`overlay.packing.pack` made it (:data:`Packed`), so that handing one on costs nothing.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
-from overlay.records import NodeRecord
+from overlay.objectives import AnyObjective
 from sbon.coordinate import Coordinate
 
 MAX_REASON_LENGTH = 200
+Packed = bytes
 
 
-class Ping(msgspec.Struct, frozen=True):
-    """A probe. It carries the sender's own record, so that probing alone already spreads fresh news."""
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A probe. ``wants_sample``: the answer shall name a random node."""
 
     nonce: int
-    record: NodeRecord
+    wants_sample: bool = False
 
 
-class Pong(msgspec.Struct, frozen=True):
-    """The answer to a ping. ``coordinate`` is the raw one, not rounded off for advertising.
+class Pong(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The answer to a ping. ``coordinate`` is the raw one, not the advertised one.
 
-    ``held_ms``: how long the ping waited in the answering process; it is no part of the path's round trip.
+    ``held_us``: how long the ping waited in the answering process; it is no part of the path's round trip. ``linked``:
+    whether the answerer holds the asker for a neighbour.
     """
 
     nonce: int
-    record: NodeRecord
+    held_us: int
     coordinate: Coordinate
-    held_ms: float
+    linked: bool
+    sample: Packed = b""
 
 
-class Gossip(msgspec.Struct, frozen=True):
-    """News about members, the sender perhaps among them."""
+class Beat(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """A heartbeat with news: the sender as it is advertised now."""
 
-    records: tuple[NodeRecord, ...]
+    record: Packed
 
 
-class Join(msgspec.Struct, frozen=True):
+class Join(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """A wish to become a member, sent until it is answered with the same nonce."""
 
     nonce: int
-    record: NodeRecord
+    dimensions: int
+    record: Packed
 
 
-class JoinAccepted(msgspec.Struct, frozen=True):
-    """Welcome; gossip about the other members follows in datagrams of its own."""
-
-    nonce: int
-    record: NodeRecord
-
-
-class JoinRefused(msgspec.Struct, frozen=True):
-    """The joining node cannot be a member as it is configured; ``reason`` is one line for its user."""
+class JoinReply(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Welcome, and whom to begin with; or, with a ``reason``, why not, in one line for the user."""
 
     nonce: int
-    reason: str
+    record: Packed
+    others: tuple[Packed, ...] = ()
+    reason: str = ""
 
 
-Message = Ping | Pong | Gossip | Join | JoinAccepted | JoinRefused
+class LinkRequest(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Shall we be neighbours? ``far``: not for being near, but to keep the overlay mixed."""
 
-#: Name on the wire -> type of the body.
-KINDS: dict[str, type[Message]] = {
-    "ping": Ping,
-    "pong": Pong,
-    "gossip": Gossip,
-    "join": Join,
-    "join-accepted": JoinAccepted,
-    "join-refused": JoinRefused,
+    record: Packed
+    far: bool
+
+
+class LinkReply(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """Whether we are neighbours from now on."""
+
+    accepted: bool
+    record: Packed
+
+
+class Unlink(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """We are no neighbours (any more). Not a goodbye: the sender stays in the overlay."""
+
+
+class Leave(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """The sender leaves the overlay."""
+
+
+class Exchange(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """Whom do you know near ``record``'s place?"""
+
+    record: Packed
+
+
+class ExchangeReply(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """Neighbours of the sender, those nearest to the asker first."""
+
+    records: tuple[Packed, ...]
+
+
+class Relay(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """Please ping that node for me: I do not hear it (SWIM's ping-req)."""
+
+    nonce: int
+    target: Packed
+
+
+class Relayed(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """The node that you asked me to ping has answered me."""
+
+    nonce: int
+
+
+class SearchRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Which hosts do you know of least cost? At most ``limit`` of them."""
+
+    search_id: int
+    objective: AnyObjective
+    limit: int
+
+
+class SearchReply(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """The answerer itself, and the best of its neighbours, by ascending cost."""
+
+    search_id: int
+    record: Packed
+    records: tuple[Packed, ...]
+
+
+Message = (
+    Ping
+    | Pong
+    | Beat
+    | Join
+    | JoinReply
+    | LinkRequest
+    | LinkReply
+    | Unlink
+    | Leave
+    | Exchange
+    | ExchangeReply
+    | Relay
+    | Relayed
+    | SearchRequest
+    | SearchReply
+)
+
+#: For counters and for people.
+KIND_OF: dict[type[Message], str] = {
+    Ping: "ping",
+    Pong: "pong",
+    Beat: "beat",
+    Join: "join",
+    JoinReply: "join-reply",
+    LinkRequest: "link-request",
+    LinkReply: "link-reply",
+    Unlink: "unlink",
+    Leave: "leave",
+    Exchange: "exchange",
+    ExchangeReply: "exchange-reply",
+    Relay: "relay",
+    Relayed: "relayed",
+    SearchRequest: "search-request",
+    SearchReply: "search-reply",
 }
-KIND_OF: dict[type[Message], str] = {body_type: kind for kind, body_type in KINDS.items()}

@@ -1,40 +1,34 @@
-"""Probes: what each path really costs, and who still answers.
+"""Probes: what paths really cost. At most 32 peers at a time have a filter of their own; the least recently probed goes.
 
-Members are probed in turn, in an order shuffled anew each time round (SWIM, DSN 2002, section 4.3: it bounds the time
-until a failure is seen). Every link has its own percentile filter; a probe's time-out follows from the link's own
-round trips.
+One probe an interval, to a stranger and to a neighbour by turns: near ones tell about the surroundings, random ones
+about the whole, and fresh ones improve a coordinate more than many samples of the same (DESIGN: Cost space).
 """
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 
-from overlay.config import OverlayConfig
 from overlay.identity import NodeId
 from sbon.errors import RemoteProtocolError
 from sbon.latency_filter import PercentileFilter
 
-#: An answer that comes after the time-out still counts as a sample and as a sign of life, for this long.
-LATE_ANSWER_S = 10.0
-MAX_PENDING = 8192
-#: Times the slowest recent round trip, before a probe counts as missed.
-TIMEOUT_FACTOR = 3.0
-#: A wait that no timer explains: the process stood still, and silence until now says nothing about others.
-STALL_S = 0.5
-#: Suspicion of a member behind a bad path backs off up to 2^6 times the usual misses.
-MAX_REFUTED = 6
+MAX_PROBE_PEERS = 32
+#: A ping is waited for so long: its answer is a sign of life, and a sample if it was a probe.
+PATIENCE_S = 10.0
+MAX_PENDING = 512
+#: A path is reported as changed only once its filter is filled well enough to tell.
+PATH_CHANGE_SAMPLES = 5
 
 
 @dataclass(slots=True)
-class LinkState:
-    """What is known about the path to one member."""
+class ProbedPath:
+    """What is known about the path to one peer."""
 
+    probed_at: float
     filter: PercentileFilter = field(default_factory=PercentileFilter)
-    missed: int = 0  # probes in a row
-    refuted: int = 0  # suspicions of ours in a row that turned out to be wrong: the path is bad, not the member
     reported_ms: float | None = None  # the round trip that a change is measured against
 
 
@@ -42,89 +36,93 @@ class LinkState:
 class _Pending:
     node_id: NodeId
     sent_at: float
-    deadline: float
-    missed: bool = False
+    is_probe: bool
 
 
 class Prober:
-    """Decides whom to probe when, and turns answers into round trips. It knows ids only, no records."""
+    """Decides whom to probe, and turns answers into round trips. It knows ids only, no records."""
 
-    def __init__(self, config: OverlayConfig, rng: random.Random, now: float) -> None:
-        self._config = config
+    def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._links: dict[NodeId, LinkState] = {}
-        self._round: list[NodeId] = []  # still to be probed this time round, last first
+        self._paths: dict[NodeId, ProbedPath] = {}
         self._soon: dict[NodeId, None] = {}  # an ordered set
         self._pending: dict[int, _Pending] = {}
-        self._next_nonce = rng.getrandbits(48)
-        self._next_probe_at = now
+        self._order: deque[int] = deque()
+        self._next_nonce = rng.getrandbits(31)
+        self._stranger_next = False
 
     # --- reading
 
     def measured_rtt_ms(self, node_id: NodeId) -> float | None:
-        link = self._links.get(node_id)
-        return link.filter.value if link else None
+        path = self._paths.get(node_id)
+        return path.filter.value if path else None
 
     def samples(self, node_id: NodeId) -> int:
-        link = self._links.get(node_id)
-        return link.filter.samples if link else 0
+        path = self._paths.get(node_id)
+        return path.filter.samples if path else 0
 
-    # --- membership
+    def peers(self) -> Collection[NodeId]:
+        """Those of whose paths something is kept."""
+        return self._paths.keys()
+
+    # --- choosing
 
     def probe_soon(self, node_id: NodeId) -> None:
         self._soon[node_id] = None
 
-    def reset(self, node_id: NodeId) -> None:
-        """The member is at another place now: what was measured is void, and answers to come are not from there."""
-        self._links.pop(node_id, None)
-        self._pending = {nonce: pending for nonce, pending in self._pending.items() if pending.node_id != node_id}
+    @property
+    def wants_to_probe(self) -> bool:
+        return bool(self._soon)
 
-    def forget(self, node_id: NodeId) -> None:
-        self.reset(node_id)
-        self._soon.pop(node_id, None)
-
-    # --- probing
-
-    def due(self, members: Collection[NodeId], now: float) -> list[NodeId]:
-        """Whom to probe now: everyone asked for, and the next in turn if it is time."""
-        chosen = [node_id for node_id in self._soon if node_id in members]
+    def asked_for(self) -> list[NodeId]:
+        """Whom to probe at once, out of turn."""
+        chosen = list(self._soon)
         self._soon.clear()
-        if now >= self._next_probe_at:
-            self._next_probe_at = now + self._config.probe_interval_s
-            node_id = self._next_in_turn(members)
-            if node_id is not None and node_id not in chosen:
-                chosen.append(node_id)
         return chosen
 
-    def _next_in_turn(self, members: Collection[NodeId]) -> NodeId | None:
-        for _ in range(2):
-            while self._round:
-                node_id = self._round.pop()
-                if node_id in members:
-                    return node_id
-            self._round = sorted(members)
-            self._rng.shuffle(self._round)
+    def choose(self, neighbours: Iterable[NodeId], strangers: Iterable[NodeId]) -> NodeId | None:
+        """Whom to probe in turn: the least recently probed of the neighbours or of the strangers."""
+        self._stranger_next = not self._stranger_next
+        groups = (strangers, neighbours) if self._stranger_next else (neighbours, strangers)
+        for group in groups:
+            chosen = min(group, key=self._probed_at, default=None)
+            if chosen is not None:
+                return chosen
         return None
 
-    def sent(self, node_id: NodeId, now: float) -> int:
-        """A ping to ``node_id`` leaves now; returns its nonce."""
+    def _probed_at(self, node_id: NodeId) -> float:
+        path = self._paths.get(node_id)
+        return -1.0 if path is None else path.probed_at
+
+    # --- pings
+
+    def sent(self, node_id: NodeId, now: float, *, is_probe: bool) -> int:
+        """A ping to ``node_id`` leaves now; returns its nonce. Only a probe is a sample of the path."""
         nonce = self._next_nonce
         self._next_nonce += 1
-        while len(self._pending) >= MAX_PENDING:
-            del self._pending[next(iter(self._pending))]
-        self._pending[nonce] = _Pending(node_id, now, now + self._timeout_s(node_id))
+        order = self._order
+        while order and (len(order) >= MAX_PENDING or self._is_stale(order[0], now)):
+            self._pending.pop(order.popleft(), None)
+        self._pending[nonce] = _Pending(node_id, now, is_probe)
+        order.append(nonce)
+        if is_probe:
+            self._path(node_id).probed_at = now
         return nonce
 
-    def _timeout_s(self, node_id: NodeId) -> float:
-        link = self._links.get(node_id)
-        slowest_ms = link.filter.largest if link else None
-        if slowest_ms is None:
-            return self._config.max_probe_timeout_s
-        wanted_s = TIMEOUT_FACTOR * slowest_ms / 1000.0
-        return min(self._config.max_probe_timeout_s, max(self._config.min_probe_timeout_s, wanted_s))
+    def _is_stale(self, nonce: int, now: float) -> bool:
+        pending = self._pending.get(nonce)
+        return pending is None or now - pending.sent_at > PATIENCE_S
 
-    def answered(self, nonce: int, sender: NodeId, held_ms: float, now: float) -> LinkState | None:
-        """Take the answer to a ping as a sample; None if no such ping is waited for (any more).
+    def _path(self, node_id: NodeId) -> ProbedPath:
+        path = self._paths.get(node_id)
+        if path is None:
+            if len(self._paths) >= MAX_PROBE_PEERS:
+                del self._paths[min(self._paths, key=self._probed_at)]
+            path = self._paths[node_id] = ProbedPath(0.0)
+        return path
+
+    def answered(self, nonce: int, sender: NodeId, held_ms: float, now: float) -> ProbedPath | None:
+        """Take the answer to a ping; the path, if it was a probe's and counts as a sample.
 
         Raises RemoteProtocolError if the answer cannot be true.
         """
@@ -137,62 +135,38 @@ class Prober:
         if not 0.0 <= held_ms <= elapsed_ms:
             raise RemoteProtocolError(f"a ping held for {held_ms} ms of {elapsed_ms}")
         del self._pending[nonce]
-        link = self._links.setdefault(sender, LinkState())
-        link.missed = link.refuted = 0
+        if not pending.is_probe:
+            return None
+        path = self._path(sender)
         # Two nodes in one process or on a coarse clock: a microsecond stands for "no time at all".
-        link.filter.add(max(0.001, elapsed_ms - held_ms))
-        return link
+        path.filter.add(max(0.001, elapsed_ms - held_ms))
+        return path
 
-    def heard(self, node_id: NodeId) -> None:
-        """Any datagram is a sign of life."""
-        link = self._links.get(node_id)
-        if link is not None:
-            link.missed = 0
+    def has_changed(self, path: ProbedPath, least_ms: float, least_ratio: float) -> tuple[float, float] | None:
+        """The round trips before and after, in ms, if the filtered one is really another than at the last report."""
+        value_ms = path.filter.value
+        if value_ms is None or path.filter.samples < PATH_CHANGE_SAMPLES:
+            return None
+        before_ms = path.reported_ms
+        if before_ms is None:
+            path.reported_ms = value_ms
+            return None
+        changed_ms = abs(value_ms - before_ms)
+        if changed_ms < least_ms or changed_ms < least_ratio * before_ms:
+            return None
+        path.reported_ms = value_ms
+        return before_ms, value_ms
 
-    def refuted(self, node_id: NodeId) -> None:
-        """A member that did not answer here is alive after all: be twice as slow to suspect it the next time."""
-        link = self._links.get(node_id)
-        if link is not None and link.missed:
-            link.missed = 0
-            link.refuted = min(link.refuted + 1, MAX_REFUTED)
+    # --- membership
 
-    # --- time
+    def forget(self, node_id: NodeId) -> None:
+        """The node is gone, or at another place now: what was measured is void, and so are answers to come."""
+        self._paths.pop(node_id, None)
+        self._soon.pop(node_id, None)
+        for nonce in [nonce for nonce, pending in self._pending.items() if pending.node_id == node_id]:
+            del self._pending[nonce]
 
-    def next_timer(self, has_members: bool) -> float:
-        """When a probe is due or an answer is overdue; infinity if there is nobody to probe."""
-        if not has_members:
-            return math.inf
-        if self._soon:
-            return -math.inf
-        overdue = min((pending.deadline for pending in self._pending.values()), default=math.inf)
-        return min(self._next_probe_at, overdue)
-
-    def overdue(self, now: float) -> list[NodeId]:
-        """Those with too many answers overdue in a row. Others with one overdue are probed again at once."""
-        suspects: dict[NodeId, None] = {}
-        waited_for = {pending.node_id for pending in self._pending.values() if pending.deadline > now}
-        for nonce, pending in list(self._pending.items()):
-            if pending.deadline > now:
-                continue
-            if pending.missed:
-                del self._pending[nonce]  # too late even for a late answer
-                continue
-            self._pending[nonce] = replace(pending, missed=True, deadline=pending.sent_at + LATE_ANSWER_S)
-            link = self._links.setdefault(pending.node_id, LinkState())
-            link.missed += 1
-            if link.missed >= self._config.suspect_after_misses << link.refuted:
-                suspects[pending.node_id] = None
-            elif link.missed < self._config.suspect_after_misses and pending.node_id not in waited_for:
-                self._soon[pending.node_id] = None
-        return list(suspects)
-
-    def grant(self, seconds: float) -> None:
-        """Put off all deadlines: it was this process that stood still."""
-        for nonce, pending in self._pending.items():
-            self._pending[nonce] = replace(pending, deadline=pending.deadline + seconds)
-
-    def validate(self, known: Collection[NodeId]) -> None:
-        """Assert that everything here is about nodes that membership knows."""
+    def validate(self) -> None:
+        """Assert the bounds."""
         assert len(self._pending) <= MAX_PENDING
-        assert set(self._links) <= set(known)
-        assert {pending.node_id for pending in self._pending.values()} <= set(known)
+        assert len(self._paths) <= MAX_PROBE_PEERS

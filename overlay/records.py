@@ -21,8 +21,8 @@ Address = tuple[str, int]
 
 MAX_NAME_BYTES = 64
 MAX_HOST_BYTES = 255
-#: Versions from outside are bounded, so that there is always a higher one to answer with.
-MAX_VERSION = 2**60
+MAX_BOOT_ID = 2**60
+MAX_INCARNATION = 2**32 - 1
 _UNREACHABLE_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
 
 
@@ -31,10 +31,6 @@ class Status(StrEnum):
     SUSPECT = "suspect"  # probes go unanswered; it may still refute that
     DEAD = "dead"
     LEFT = "left"  # it said goodbye
-
-
-#: Of two records of the same version the one with the higher rank counts.
-_RANK = {Status.ALIVE: 0, Status.SUSPECT: 1, Status.DEAD: 2, Status.LEFT: 3}
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -70,7 +66,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
 
     def supersedes(self, other: NodeRecord) -> bool:
         """Whether this is the newer word on the same node."""
-        return (*self.version, _RANK[self.status]) > (*other.version, _RANK[other.status])
+        return self.version > other.version
 
     def check(self, dimensions: int) -> None:
         """Raise RemoteProtocolError unless every field can be true, with a coordinate of ``dimensions`` dimensions."""
@@ -82,7 +78,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
             raise RemoteProtocolError(f"an address that nobody can reach: {self.host!r}")
         if not 0 < self.port < 65536:
             raise RemoteProtocolError(f"a port of {self.port}")
-        if not (0 <= self.boot_id <= MAX_VERSION and 0 <= self.incarnation <= MAX_VERSION):
+        if not (0 <= self.boot_id <= MAX_BOOT_ID and 0 <= self.incarnation <= MAX_INCARNATION):
             raise RemoteProtocolError(f"a version of {self.version}")
         if not 0.0 <= self.load <= MAX_LOAD:  # false for NaN, too
             raise RemoteProtocolError(f"a load of {self.load}")

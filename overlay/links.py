@@ -1,0 +1,199 @@
+"""Whom a node is linked with: its nearest in the cost space, and some random ones (DESIGN: Finding nodes).
+
+Links are symmetric: both ends agreed to them, and both listen for each other. The near ones are a ring in the manner of
+T-Man (M. Jelasity, A. Montresor, O. Babaoglu, Computer Networks 53, 2009): every node prefers the nearest it hears of.
+The far ones are random, as the active view of HyParView (J. Leitao, J. Pereira, L. Rodrigues, DSN 2007), and replaced
+over time. They keep the overlay in one piece and give every search its long steps.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from dataclasses import dataclass
+
+from overlay.config import OverlayConfig
+from overlay.identity import NodeId
+from overlay.records import NodeRecord
+from sbon.coordinate import Coordinate
+
+MAX_CANDIDATES = 6
+#: A node that refused a link, or ended one, is asked again after so long.
+REFUSED_S = 60.0
+#: A link request that is not answered is given up after so long.
+ANSWER_S = 3.0
+#: A random link is only given to others as a far one while there are at most so many times ``far_links`` of them.
+FAR_ACCEPTED = 2
+#: A near link is given up only once there are fewer than this many places left.
+PLACES_LEFT = 4
+#: A candidate has to be nearer than the neighbour that it replaces by this ratio: links that change all the time help no one.
+NEARER = 0.95
+
+
+@dataclass(slots=True)
+class Link:
+    """One neighbour. Times are in seconds on the node's clock."""
+
+    record: NodeRecord
+    packed: bytes
+    far: bool
+    since: float
+    heard_at: float
+    #: When anything was last sent to it, and which of our own incarnations it knows.
+    told_at: float
+    told_incarnation: int = -1
+    #: Moving average of the share of check pings that go unanswered while it is alive.
+    loss: float = 0.1
+    suspect: bool = False
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A node that may become a neighbour. ``until``: when it is forgotten, or may be asked (again)."""
+
+    record: NodeRecord
+    packed: bytes
+    far: bool
+    until: float
+    asked: bool = False
+    refused: bool = False
+
+
+class Links:
+    """The table of neighbours and of those that may become some. It decides; it sends nothing."""
+
+    def __init__(self, config: OverlayConfig, rng: random.Random) -> None:
+        self._config = config
+        self._rng = rng
+        self.table: dict[NodeId, Link] = {}
+        self.candidates: dict[NodeId, Candidate] = {}
+
+    def __contains__(self, node_id: object) -> bool:
+        return node_id in self.table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def far_count(self) -> int:
+        return sum(link.far for link in self.table.values())
+
+    # --- candidates
+
+    def propose(self, record: NodeRecord, packed: bytes, here: Coordinate, now: float) -> bool:
+        """Consider a node we heard of as a near neighbour. True if it is one to ask now."""
+        node_id = record.node_id
+        if node_id in self.table or node_id in self.candidates or not self._is_wanted_near(record, here):
+            return False
+        return self._add(Candidate(record, packed, False, now + ANSWER_S, asked=True))
+
+    def propose_far(self, record: NodeRecord, packed: bytes, now: float) -> bool:
+        """The same for a random one as a far neighbour."""
+        node_id = record.node_id
+        if node_id in self.table or node_id in self.candidates or self.far_count >= self._config.far_links:
+            return False
+        return self._add(Candidate(record, packed, True, now + ANSWER_S, asked=True))
+
+    def _add(self, candidate: Candidate) -> bool:
+        if len(self.candidates) >= MAX_CANDIDATES:
+            refused = [node_id for node_id, known in self.candidates.items() if known.refused]
+            if not refused:
+                return False
+            del self.candidates[refused[0]]
+        self.candidates[candidate.record.node_id] = candidate
+        return True
+
+    def refused(self, record: NodeRecord, packed: bytes, now: float) -> None:
+        """It does not want to be our neighbour (any more): leave it alone for a while."""
+        self.candidates.pop(record.node_id, None)
+        self._add(Candidate(record, packed, False, now + REFUSED_S, refused=True))
+
+    def _is_wanted_near(self, record: NodeRecord, here: Coordinate) -> bool:
+        config = self._config
+        if len(self.table) < config.near_links + config.far_links:
+            return True
+        asked = sum(candidate.asked and not candidate.far for candidate in self.candidates.values())
+        near = heapq.nsmallest(config.near_links, self._distances(here))
+        if len(near) + asked < config.near_links:
+            return True
+        return here.rtt_ms(record.coordinate) < NEARER * near[-1]
+
+    def _distances(self, here: Coordinate) -> list[float]:
+        return [here.rtt_ms(link.record.coordinate) for link in self.table.values() if not link.far]
+
+    # --- links
+
+    def accepts(self, record: NodeRecord, far: bool, here: Coordinate) -> tuple[bool, NodeId | None]:
+        """Whether to accept a request, and which neighbour has to go for it."""
+        config = self._config
+        if record.node_id in self.table:
+            return True, None
+        if len(self.table) < config.max_links:
+            return not far or self.far_count < FAR_ACCEPTED * config.far_links, None
+        surplus = None if far else self._surplus(here)
+        if surplus is None or here.rtt_ms(record.coordinate) >= here.rtt_ms(self.table[surplus].record.coordinate):
+            return False, None
+        return True, surplus
+
+    def add(self, record: NodeRecord, packed: bytes, far: bool, now: float) -> Link:
+        """From now on it is a neighbour. If it is one already, nothing changes but its record."""
+        self.candidates.pop(record.node_id, None)
+        link = self.table.get(record.node_id)
+        if link is None:
+            link = self.table[record.node_id] = Link(record, packed, far, now, now, told_at=now)
+        elif record.supersedes(link.record):
+            link.record, link.packed = record, packed
+        return link
+
+    def remove(self, node_id: NodeId) -> Link | None:
+        return self.table.pop(node_id, None)
+
+    def to_drop(self, here: Coordinate, now: float) -> NodeId | None:
+        """A neighbour to part with, now and then, so that there is room for nearer and for fresh ones."""
+        config = self._config
+        if len(self.table) > config.max_links - PLACES_LEFT:
+            return self._surplus(here)
+        far = [(link.since, node_id) for node_id, link in self.table.items() if link.far]
+        if len(far) >= config.far_links and len(self.table) > config.near_links + config.far_links:
+            since, oldest = min(far)
+            if now - since > config.far_link_lifetime_s:
+                return oldest
+        return None
+
+    def _surplus(self, here: Coordinate) -> NodeId | None:
+        """The farthest of the near links that are more than we look for; else the oldest far one too many."""
+        near = sorted(
+            (here.rtt_ms(link.record.coordinate), node_id) for node_id, link in self.table.items() if not link.far
+        )
+        if len(near) > self._config.near_links:
+            return near[-1][1]
+        far = [(link.since, node_id) for node_id, link in self.table.items() if link.far]
+        return min(far)[1] if len(far) > self._config.far_links else None
+
+    # --- for others
+
+    def random_far(self) -> Link | None:
+        """A random neighbour, a far one if there is any: one step of a random walk."""
+        links = [link for link in self.table.values() if link.far] or list(self.table.values())
+        return self._rng.choice(links) if links else None
+
+    def nearest(self, place: Coordinate, count: int, but: NodeId) -> list[Link]:
+        """At most ``count`` neighbours that are not suspected, nearest to ``place`` first."""
+        alive = [
+            (place.rtt_ms(link.record.coordinate), node_id)
+            for node_id, link in self.table.items()
+            if not link.suspect and node_id != but
+        ]
+        return [self.table[node_id] for _, node_id in heapq.nsmallest(count, alive)]
+
+    def expire(self, now: float) -> None:
+        """Forget candidates that did not answer, and those that were left alone for long enough."""
+        for node_id in [node_id for node_id, candidate in self.candidates.items() if candidate.until <= now]:
+            del self.candidates[node_id]
+
+    def validate(self) -> None:
+        """Assert what must always hold between the tables."""
+        assert len(self.table) <= self._config.max_links
+        assert len(self.candidates) <= MAX_CANDIDATES
+        assert not self.table.keys() & self.candidates.keys()
+        assert all(node_id == link.record.node_id for node_id, link in self.table.items())
