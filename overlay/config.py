@@ -19,21 +19,21 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: One peer is probed each interval. Small overlays settle faster with a shorter one.
     probe_interval_s: float = 1.0
     #: A node that was not met yet is probed this often; the other probes go to peers that are known.
-    fresh_peer_interval_s: float = 3.0
+    fresh_peer_interval_s: float = 4.0
 
     #: Links to the nearest nodes in the cost space, and to random ones, that a node looks for; and how many it accepts.
     near_links: int = 12
     far_links: int = 6
     max_links: int = 28
     #: A random link is replaced by a fresh one this often, so that the overlay stays well mixed.
-    far_link_lifetime_s: float = 60.0
+    far_link_lifetime_s: float = 180.0
     #: Nodes met by probing, beside the linked ones; the least recently heard of goes first.
     max_strangers: int = 20
     #: Neighbours tell each other whom they know near by: often while that brings news, then less and less.
     min_exchange_interval_s: float = 1.0
     max_exchange_interval_s: float = 20.0
 
-    #: A linked node lets itself be heard this often; after so long a silence it is checked; and the check takes so long.
+    #: A neighbour lets itself be heard this often; after so long a silence it is checked, and that takes so long.
     beat_interval_s: float = 3.0
     silence_s: float = 4.0
     check_s: float = 3.0

@@ -12,9 +12,11 @@ import heapq
 import random
 from dataclasses import dataclass
 
+import msgspec
+
 from overlay.config import OverlayConfig
 from overlay.identity import NodeId
-from overlay.records import NodeRecord
+from overlay.records import NodeRecord, Status
 from sbon.coordinate import Coordinate
 
 MAX_CANDIDATES = 6
@@ -24,10 +26,10 @@ REFUSED_S = 60.0
 ANSWER_S = 3.0
 #: A random link is only given to others as a far one while there are at most so many times ``far_links`` of them.
 FAR_ACCEPTED = 2
-#: A near link is given up only once there are fewer than this many places left.
+#: So many places are kept for random links, without which a newcomer would not get in.
 PLACES_LEFT = 4
-#: A candidate has to be nearer than the neighbour that it replaces by this ratio: links that change all the time help no one.
-NEARER = 0.95
+#: A candidate has to be nearer than the neighbour that it replaces by this ratio, or links would change all the time.
+NEARER = 0.9
 
 
 @dataclass(slots=True)
@@ -45,6 +47,11 @@ class Link:
     #: Moving average of the share of check pings that go unanswered while it is alive.
     loss: float = 0.1
     suspect: bool = False
+
+    @property
+    def shown(self) -> NodeRecord:
+        """The record with our own opinion of the node."""
+        return msgspec.structs.replace(self.record, status=Status.SUSPECT) if self.suspect else self.record
 
 
 @dataclass(slots=True)
@@ -128,8 +135,10 @@ class Links:
         config = self._config
         if record.node_id in self.table:
             return True, None
-        if len(self.table) < config.max_links:
-            return not far or self.far_count < FAR_ACCEPTED * config.far_links, None
+        if far and self.far_count >= FAR_ACCEPTED * config.far_links:
+            return False, None
+        if len(self.table) < config.max_links - (0 if far else PLACES_LEFT):
+            return True, None
         surplus = None if far else self._surplus(here)
         if surplus is None or here.rtt_ms(record.coordinate) >= here.rtt_ms(self.table[surplus].record.coordinate):
             return False, None

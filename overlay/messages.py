@@ -1,6 +1,6 @@
 """What nodes say to each other in datagrams. Unknown fields are skipped, so that newer nodes may say more.
 
-An empty body is a heartbeat: it says no more than that its sender is there. A record travels as
+The shortest of all is :data:`HEARTBEAT`: it says no more than that its sender is there. A record travels as
 :func:`overlay.packing.pack` made it (:data:`Packed`), so that handing one on costs nothing.
 """
 
@@ -13,6 +13,7 @@ from sbon.coordinate import Coordinate
 
 MAX_REASON_LENGTH = 200
 Packed = bytes
+HEARTBEAT = b"\0"
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -74,7 +75,12 @@ class LinkReply(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class Unlink(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """We are no neighbours (any more). Not a goodbye: the sender stays in the overlay."""
+    """We are no neighbours (any more). Not a goodbye: the sender stays in the overlay.
+
+    ``surplus``: the sender has enough others; otherwise it never was the receiver's neighbour, or has forgotten it.
+    """
+
+    surplus: bool
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag=9):

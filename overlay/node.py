@@ -18,11 +18,11 @@ import random
 import msgspec
 
 from overlay.config import MAX_REMEMBERED, OverlayConfig
-from overlay.events import Event, Joined, JoinFailed, Left, SearchFinished
+from overlay.events import Event, JoinFailed, Left, SearchFinished
 from overlay.identity import NodeId
-from overlay.messages import Join, Leave, LinkRequest, SearchReply, SearchRequest
+from overlay.messages import Leave, SearchReply, SearchRequest
 from overlay.objectives import AnyObjective
-from overlay.packing import pack, unpack
+from overlay.packing import unpack
 from overlay.records import Address, NodeRecord, Status
 from overlay.search import MAX_CONTACTS, REPLY_RECORDS, Search
 from overlay.sessions import Sessions
@@ -80,7 +80,7 @@ class Overlay(Talk):
 
     def members(self) -> list[NodeRecord]:
         """The neighbours, by name; ``status`` tells who is suspected. In a small overlay that is everybody."""
-        return sorted((_with_status(link) for link in self._links.table.values()), key=lambda r: (r.name, r.node_id))
+        return sorted((link.shown for link in self._links.table.values()), key=lambda r: (r.name, r.node_id))
 
     def lost(self) -> list[NodeRecord]:
         """Former neighbours that were given up for dead and are still tried."""
@@ -91,7 +91,7 @@ class Overlay(Talk):
         if node_id == self._own.node_id:
             return self._own
         link = self._links.table.get(node_id)
-        return None if link is None else _with_status(link)
+        return None if link is None else link.shown
 
     def find(self, name_or_id: str) -> NodeRecord | None:
         """The neighbour, or this node, of that id or else of that name."""
@@ -128,12 +128,12 @@ class Overlay(Talk):
     def remembered(self) -> int:
         """Of how many others anything is kept here, searches under way left out."""
         return len(
-            self._sessions.peers()
+            set(self._sessions.peers())
             | self._links.table.keys()
             | self._links.candidates.keys()
             | self._strangers.keys()
             | self._lost.keys()
-            | self._prober.peers()
+            | set(self._prober.peers())
             | {record.node_id for record, _ in self._samples}
         )
 

@@ -1,4 +1,4 @@
-"""What a search minimises. An objective is data: it travels with the search, and every host that is asked evaluates it."""
+"""What a search minimises. An objective is data: it travels with the search, and every host asked evaluates it."""
 
 from __future__ import annotations
 

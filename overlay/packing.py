@@ -1,7 +1,7 @@
 """Records as compact bytes: what one node tells another about a third is most of what an overlay sends at rest.
 
-The layout: node id, boot id, incarnation, port, load, flags, address, coordinate, name. Bytes after the name are skipped,
-so that newer nodes may say more.
+The layout: node id, boot id, incarnation, port, load, flags, address, coordinate, name. Bytes after the name are
+skipped, so that newer nodes may say more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Probes: what paths really cost. At most 32 peers at a time have a filter of their own; the least recently probed goes.
+"""Probes: what paths really cost. At most 32 peers at a time have a filter of their own; the one probed longest ago goes.
 
 One probe an interval, to a stranger and to a neighbour by turns: near ones tell about the surroundings, random ones
 about the whole, and fresh ones improve a coordinate more than many samples of the same (DESIGN: Cost space).
@@ -141,6 +141,11 @@ class Prober:
         # Two nodes in one process or on a coarse clock: a microsecond stands for "no time at all".
         path.filter.add(max(0.001, elapsed_ms - held_ms))
         return path
+
+    def relayed(self, nonce: int) -> NodeId | None:
+        """A helper had an answer to the ping of that nonce; whose answer, if it was waited for."""
+        pending = self._pending.pop(nonce, None)
+        return None if pending is None else pending.node_id
 
     def has_changed(self, path: ProbedPath, least_ms: float, least_ratio: float) -> tuple[float, float] | None:
         """The round trips before and after, in ms, if the filtered one is really another than at the last report."""

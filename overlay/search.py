@@ -1,7 +1,7 @@
 """One search for all purposes: best first over the links of the overlay, with the objective as an argument.
 
-The searching node asks the best hosts that it knows of for the best that *they* know of, a few at a time, until the best
-``k`` it knows have all been asked or enough hosts were. A host that does not answer in time is stepped over.
+The searching node asks the best hosts that it knows of for the best that *they* know of, a few at a time, until the
+best ``k`` it knows have all been asked or enough hosts were. A host that does not answer in time is stepped over.
 """
 
 from __future__ import annotations

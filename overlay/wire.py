@@ -1,17 +1,12 @@
-"""Bodies of datagrams to bytes and back. What surrounds them, and who they are from, is :mod:`overlay.sessions`' part."""
+"""Bodies of datagrams to bytes and back. What surrounds them, and who sent them, is :mod:`overlay.sessions`' part."""
 
 from __future__ import annotations
 
 import msgspec
 
 from overlay.messages import KIND_OF, Message
-from sbon.errors import RemoteProtocolError
-
-#: Below the smallest path MTU in common use, sealing included.
-MAX_DATAGRAM_BYTES = 1200
-#: What sealing may add.
-MAX_SEAL_BYTES = 40
-MAX_BODY_BYTES = MAX_DATAGRAM_BYTES - MAX_SEAL_BYTES
+from overlay.sessions import MAX_BODY_BYTES
+from sbon.errors import RemoteProtocolError, UnknownKindError
 
 #: Everything that msgspec raises for bytes that are not what they should be, and what deep nesting raises.
 _DECODING_ERRORS = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
@@ -20,10 +15,6 @@ _TAGS = frozenset(body_type.__struct_config__.tag for body_type in KIND_OF)
 _encoder = msgspec.msgpack.Encoder()
 _messages = msgspec.msgpack.Decoder(Message)
 _head = msgspec.msgpack.Decoder(list[msgspec.Raw])
-
-
-class UnknownKindError(RemoteProtocolError):
-    """Well-formed, but of a kind or a version that this node does not know: skipped."""
 
 
 def encode(body: Message) -> bytes:
@@ -40,7 +31,8 @@ def decode(data: bytes) -> Message:
     Raises RemoteProtocolError for anything else, and its subclass UnknownKindError for what may be a newer node's.
     """
     try:
-        return _messages.decode(data)
+        message: Message = _messages.decode(data)
+        return message
     except _DECODING_ERRORS as error:
         if _is_unknown(data):
             raise UnknownKindError("a message of an unknown kind") from error
