@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import trio
 
 from daemon.emulation import DelayLine, Emulation
-from overlay.events import Event, Joined, JoinFailed
+from overlay.events import Event, Joined, JoinFailed, SearchFinished
 from overlay.identity import NodeId
 from overlay.node import Overlay
 from overlay.records import Address, NodeRecord
-from overlay.wire import MAX_DATAGRAM_BYTES
+from overlay.sessions import MAX_SEALED_BYTES
 from sbon.errors import SbonError, UnavailableError
+from sbon.objectives import Objective
 
 log = logging.getLogger("sbon.datagrams")
 
@@ -44,6 +45,8 @@ class DatagramShell:
         self._delay_line = DelayLine(self._send)
         self._sleep = trio.CancelScope()
         self._deadline = -math.inf
+        self._searches: dict[int, trio.Event] = {}
+        self._found: dict[int, SearchFinished] = {}
         self._joins: dict[Address, tuple[trio.Event, list[Joined | JoinFailed]]] = {}
 
     # --- verbs
@@ -75,6 +78,23 @@ class DatagramShell:
         self.overlay.probe_soon(node_id, trio.current_time())
         self.settle()
 
+    def expel(self, node_ids: Iterable[NodeId]) -> None:
+        """These nodes are no longer to be spoken to."""
+        for node_id in node_ids:
+            self.overlay.expel(node_id, trio.current_time())
+        self.settle()
+
+    async def search(self, objective: Objective, k: int) -> tuple[NodeRecord, ...]:
+        """The hosts of least objective that the overlay knows of, at most ``k``; see :meth:`Overlay.search`."""
+        search_id = self.overlay.search(objective, k, trio.current_time())
+        done = self._searches[search_id] = trio.Event()
+        self.settle()
+        try:
+            await done.wait()
+        finally:
+            self._searches.pop(search_id, None)
+        return self._found.pop(search_id).found
+
     def settle(self) -> None:
         """Send what the overlay wants sent, tell what happened, and be woken when it asks."""
         now = trio.current_time()
@@ -99,6 +119,11 @@ class DatagramShell:
         return str(host), int(port)
 
     def _tell(self, event: Event) -> None:
+        if isinstance(event, SearchFinished):
+            if event.search_id in self._searches:
+                self._found[event.search_id] = event
+                self._searches[event.search_id].set()
+            return
         if isinstance(event, Joined | JoinFailed):
             waiting = self._joins.pop(event.address, None)
             if waiting is not None:
@@ -130,7 +155,7 @@ class DatagramShell:
             await trio.lowlevel.wait_readable(self._socket)
             for _ in range(MAX_DATAGRAMS_AT_ONCE):
                 try:
-                    data, source = self._socket.recvfrom(MAX_DATAGRAM_BYTES + 1)
+                    data, source = self._socket.recvfrom(MAX_SEALED_BYTES + 1)
                 except BlockingIOError:
                     break
                 except OSError as error:  # an ICMP error of an earlier datagram, for example

@@ -133,7 +133,7 @@ class Deployment:
         view = self._peers.cost_view({}, settings.load_scale_ms)
         virtual = virtual_places(problem, view)
         candidates: dict[str, Sequence[NodeRecord]] = {
-            operator: self._peers.overlay.search(
+            operator: await self._peers.search(
                 candidate_objective(problem, operator, virtual, view), settings.candidates
             )
             for operator in problem.unpinned

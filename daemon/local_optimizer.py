@@ -118,7 +118,7 @@ class LocalOptimizer:
         if reason is None:
             return None
         candidates = {
-            operator: self._peers.overlay.search(
+            operator: await self._peers.search(
                 candidate_objective(problem, operator, now.virtual, costs), settings.candidates
             )
             for operator in problem.unpinned

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -28,7 +27,9 @@ from overlay.certificates import Trust
 from overlay.identity import NodeId
 from overlay.node import LatencyEstimate
 from overlay.records import Address, NodeRecord
+from overlay.search import MAX_K
 from sbon.errors import SbonError, UnavailableError
+from sbon.objectives import NearestTo
 
 #: Another node is asked about its own paths for so long; without it there is still the prediction.
 ASK_TIMEOUT_S = 3.0
@@ -132,16 +133,13 @@ class OverlayService:
             raise SbonError(f"a number of nodes of {request.k}: ask for at least 1")
         place = self._overlay.record if request.node is None else self.find(request.node)
 
-        def distance_ms(record: NodeRecord) -> float:
-            return math.inf if record.node_id == place.node_id else self._predicted_rtt_ms(place, record)
-
-        return NodesReply(tuple(self._info(place, record) for record in self._overlay.search(distance_ms, request.k)))
-
-    def _predicted_rtt_ms(self, a: NodeRecord, b: NodeRecord) -> float:
-        return self._overlay.latency(a.node_id, b.node_id).predicted_rtt_ms
+        if request.k > MAX_K:
+            raise SbonError(f"a number of nodes of {request.k}: ask for at most {MAX_K}")
+        found = await self._shell.search(NearestTo(place.coordinate, place.node_id), request.k)
+        return NodesReply(tuple(self._info(place, record) for record in found))
 
     def _info(self, place: NodeRecord, record: NodeRecord) -> NodeInfo:
-        estimate = self._overlay.latency(place.node_id, record.node_id)
+        here = place.node_id == self._overlay.record.node_id
         return NodeInfo(
             name=record.name,
             node_id=record.node_id,
@@ -150,8 +148,8 @@ class OverlayService:
             coordinate=record.coordinate,
             load=record.load,
             accepts_operators=record.accepts_operators,
-            predicted_rtt_ms=estimate.predicted_rtt_ms,
-            measured_rtt_ms=estimate.measured_rtt_ms,
+            predicted_rtt_ms=0.0 if place.node_id == record.node_id else place.coordinate.rtt_ms(record.coordinate),
+            measured_rtt_ms=self._overlay.measured_rtt_ms(record.node_id) if here else None,
         )
 
     async def _latency(self, request: Latency) -> LatencyReply:

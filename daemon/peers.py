@@ -21,6 +21,7 @@ from overlay.records import Address, NodeRecord
 from sbon.coordinate import Coordinate, origin
 from sbon.cost_space import LOAD_SCALE_MS
 from sbon.errors import SbonError, UnavailableError
+from sbon.objectives import Objective
 from sbon.placement.problem import CostView
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -44,7 +45,13 @@ class Overlay(Protocol):
     def members(self) -> list[NodeRecord]: ...
     def find(self, name_or_id: str) -> NodeRecord | None: ...
     def measured_rtt_ms(self, node_id: NodeId) -> float | None: ...
-    def search(self, objective: Callable[[NodeRecord], float], k: int) -> list[NodeRecord]: ...
+
+
+class Shell(Protocol):
+    """What is needed of :class:`daemon.datagrams.DatagramShell`."""
+
+    def probe_soon(self, node_id: NodeId) -> None: ...
+    async def search(self, objective: Objective, k: int) -> tuple[NodeRecord, ...]: ...
 
 
 class Requests(Protocol):
@@ -76,12 +83,12 @@ class Gathered:
 
 
 class Peers:
-    """Requests to nodes by id. ``probe_soon`` makes the overlay's shell probe a member out of turn."""
+    """Requests to nodes by id, and searches."""
 
-    def __init__(self, overlay: Overlay, requests: Requests, probe_soon: Callable[[NodeId], None]) -> None:
+    def __init__(self, overlay: Overlay, requests: Requests, shell: Shell) -> None:
         self.overlay = overlay
         self._requests = requests
-        self._probe_soon = probe_soon
+        self._shell = shell
         self._own_handlers: dict[type[msgspec.Struct], Callable[[Any, NodeId], Awaitable[Any]]] = {}
         self.handle(MeasureLatency, self._measure_for)
 
@@ -158,6 +165,10 @@ class Peers:
         silent = tuple(self.name(node_id) for node_id in asked if node_id not in answers)
         return Gathered({node_id: answers[node_id] for node_id in asked if node_id in answers}, silent)
 
+    async def search(self, objective: Objective, k: int) -> list[NodeRecord]:
+        """The hosts of least objective, at most ``k``, by ascending cost."""
+        return list(await self._shell.search(objective, k))
+
     # --- what paths cost
 
     async def measure(self, pairs: Iterable[tuple[NodeId, NodeId]]) -> dict[tuple[NodeId, NodeId], float]:
@@ -186,7 +197,7 @@ class Peers:
         node_ids = message.node_ids[:MAX_PATHS]
         unknown = [node_id for node_id in node_ids if self.overlay.measured_rtt_ms(node_id) is None]
         for node_id in unknown:
-            self._probe_soon(node_id)
+            self._shell.probe_soon(node_id)
         with trio.move_on_after(PROBE_PATIENCE_S):
             for node_id in unknown:
                 while self._may_be_measured(node_id):

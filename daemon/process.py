@@ -38,10 +38,12 @@ from daemon.requests import PeerRequests
 from daemon.trust_service import TrustService
 from overlay.certificates import Trust
 from overlay.events import Event as OverlayEvent
-from overlay.events import JoinFailed, Left, PathChanged
+from overlay.events import JoinFailed, Left, PathChanged, SearchFinished
 from overlay.identity import NodeId
 from overlay.node import Overlay
 from overlay.records import Address, NodeRecord
+from overlay.sealing import CipherSuite
+from overlay.sessions import Sessions
 from sbon.coordinate import origin
 from sbon.errors import SbonError
 
@@ -74,14 +76,16 @@ class Daemon:
         boot_id = self._state.next_boot_id(time.time_ns() // 1_000_000)
         self.record = _own_record(config, identity.node_id, boot_id)
         self.events = Events(config.node.name)
+        self.trust = Trust(is_open=_is_open(config, self._listen))
+        suite = CipherSuite(identity, boot_id, self.trust)
         try:
-            rng = random.Random(secrets.randbits(128))
-            self.overlay = Overlay(self.record, config.overlay, rng, trio.current_time())
+            rng, now = random.Random(secrets.randbits(128)), trio.current_time()
+            sessions = Sessions(suite, identity.node_id, boot_id, rng, now)
+            self.overlay = Overlay(self.record, config.overlay, rng, now, sessions)
         except ValueError as error:
             raise SbonError(f"{error}: set node.advertise") from error
         self.emulation = None if config.emulation is None else Emulation(config.emulation.rtt_ms, self.overlay.members)
         self.shell = DatagramShell(self.overlay, self._udp_socket, self._on_overlay_event, self.emulation)
-        self.trust = Trust(is_open=_is_open(config, self._listen))
         tls = PeerTls(identity, self.trust, trio.current_time)
         self.requests = PeerRequests(tls, boot_id, config.node.state_dir / "transfers", self.emulation)
         self.trust_service = TrustService(
@@ -94,12 +98,11 @@ class Daemon:
             lambda: self.overlay.record,
             self.overlay.members,
         )
+        self.trust_service.on_revoked = self.shell.expel
         self.control = Control(config.node.socket)
         self.control.handle(Status, self._status)
         self.control.stream(Watch, self._watch)
-        self.query_service = QueryService(
-            config, self.overlay, self.requests, self.events, self.shell.probe_soon, engine_command
-        )
+        self.query_service = QueryService(config, self.overlay, self.requests, self.events, self.shell, engine_command)
         self.query_service.register(self.control)
         self.trust_service.register(self.control)
         hosted = self.query_service.hosted
@@ -186,6 +189,8 @@ class Daemon:
                 self.events.publish("join-failed", address=f"{address[0]}:{address[1]}", reason=reason)
             case Left():
                 self.events.publish("left")
+            case SearchFinished():
+                return
             case _:
                 place = f"{event.record.host}:{event.record.port}"
                 self.events.publish(_kebab(type(event).__name__), peer=event.record.name, address=place)

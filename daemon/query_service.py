@@ -5,7 +5,7 @@ Any node may be asked about any query: its keeper is found by asking all nodes w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import trio
@@ -36,7 +36,7 @@ from daemon.hosting import Hosting
 from daemon.keeper import MOVE_TIMEOUT_S, Keeper
 from daemon.local_optimizer import LocalOptimizer
 from daemon.migration import Conductor
-from daemon.peers import Overlay, Peers, Requests
+from daemon.peers import Overlay, Peers, Requests, Shell
 from daemon.query_messages import (
     CancelQuery,
     FragmentView,
@@ -48,7 +48,6 @@ from daemon.query_messages import (
     RequestMove,
 )
 from daemon.requests import Done as RequestDone
-from overlay.identity import NodeId
 from sbon.errors import SbonError
 from sbon.placement.choice import OperatorChoice
 
@@ -62,7 +61,7 @@ class QueryService:
         overlay: Overlay,
         requests: Requests,
         events: Events,
-        probe_soon: Callable[[NodeId], None],
+        shell: Shell,
         engine_command: Sequence[str] = ENGINE_COMMAND,
     ) -> None:
         """Reads the records of the queries kept here. ``engine_command`` is what starts an engine.
@@ -71,7 +70,7 @@ class QueryService:
         """
         node = config.node
         state_dir: Path = node.state_dir
-        self._peers = Peers(overlay, requests, probe_soon)
+        self._peers = Peers(overlay, requests, shell)
         self.supervisor = EngineSupervisor(
             node.name,
             overlay.record.host if node.advertise is None else node.listen_address[0],

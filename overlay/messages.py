@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from overlay.objectives import AnyObjective
 from sbon.coordinate import Coordinate
+from sbon.objectives import Objective
 
 MAX_REASON_LENGTH = 200
 Packed = bytes
@@ -116,7 +116,7 @@ class SearchRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """Which hosts do you know of least cost? At most ``limit`` of them."""
 
     search_id: int
-    objective: AnyObjective
+    objective: Objective
     limit: int
 
 

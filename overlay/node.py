@@ -21,7 +21,6 @@ from overlay.config import MAX_REMEMBERED, OverlayConfig
 from overlay.events import Event, JoinFailed, Left, SearchFinished
 from overlay.identity import NodeId
 from overlay.messages import Leave, SearchReply, SearchRequest
-from overlay.objectives import AnyObjective
 from overlay.packing import unpack
 from overlay.records import Address, NodeRecord, Status
 from overlay.search import MAX_CONTACTS, REPLY_RECORDS, Search
@@ -30,6 +29,7 @@ from overlay.talk import JoinAttempt, Talk
 from sbon.coordinate import Coordinate
 from sbon.cost_space import MAX_LOAD
 from sbon.errors import UnavailableError
+from sbon.objectives import Objective
 
 MAX_JOINS = 16
 MAX_SEARCHES = 16
@@ -179,6 +179,13 @@ class Overlay(Talk):
         self._searches.clear()
         self._events.append(Left())
 
+    def expel(self, node_id: NodeId, now: float) -> None:
+        """Have nothing to do with that node any more: it was thrown out. Sessions refuse it from now on."""
+        self._at(now)
+        self._take_leave(node_id)
+        self._sessions.close(node_id)
+        self._addresses.pop(node_id, None)
+
     def set_load(self, load: float, now: float) -> None:
         """The host's load average per core, as measured. Advertised when it has changed enough."""
         if not load >= 0.0:
@@ -192,7 +199,7 @@ class Overlay(Talk):
         if node_id in self._links or node_id in self._strangers:
             self._prober.probe_soon(node_id)
 
-    def search(self, objective: AnyObjective, k: int, now: float, max_contacts: int = MAX_CONTACTS) -> int:
+    def search(self, objective: Objective, k: int, now: float, max_contacts: int = MAX_CONTACTS) -> int:
         """Look for the ``k`` hosts of least objective, this one among them. Ends with a SearchFinished of the id
         that is returned. Raises ValueError for a ``k`` that no search can answer, UnavailableError if too many run.
         """

@@ -1,4 +1,4 @@
-"""Probes: what paths really cost. At most 32 peers at a time have a filter of their own; the one probed longest ago goes.
+"""Probes: what paths really cost. At most 32 peers at a time have a filter; the one probed longest ago makes room.
 
 One probe an interval, to a stranger and to a neighbour by turns: near ones tell about the surroundings, random ones
 about the whole, and fresh ones improve a coordinate more than many samples of the same (DESIGN: Cost space).

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 
 from overlay.identity import NodeId
-from overlay.objectives import AnyObjective
 from overlay.records import NodeRecord
+from sbon.objectives import Objective
 
 #: Hosts asked in all, and at the same time.
 MAX_CONTACTS = 20
@@ -34,7 +34,7 @@ class _Found:
 class Search:
     """One search under way. It decides whom to ask; it sends nothing."""
 
-    def __init__(self, objective: AnyObjective, k: int, patience_s: float, max_contacts: int = MAX_CONTACTS) -> None:
+    def __init__(self, objective: Objective, k: int, patience_s: float, max_contacts: int = MAX_CONTACTS) -> None:
         """Raises ValueError for a ``k`` that no search can answer."""
         if not 1 <= k <= MAX_K:
             raise ValueError(f"a search for {k} hosts: 1 to {MAX_K} are possible")

@@ -6,10 +6,12 @@ import hashlib
 import random
 from dataclasses import dataclass
 
+from daemon.simulation.plain_suite import FakeSuite
 from overlay.config import OverlayConfig
 from overlay.identity import NODE_ID_LENGTH, NodeId
 from overlay.node import Overlay
 from overlay.records import Address, NodeRecord
+from overlay.sessions import Sessions
 from sbon.coordinate import Coordinate, origin
 
 
@@ -43,12 +45,14 @@ def make_node(
         coordinate=origin(config.dimensions),
         load=identity.load,
     )
-    return kind(record, config, random.Random(f"{seed}/{identity.name}/{boot_id}"), clock)
+    rng = random.Random(f"{seed}/{identity.name}/{boot_id}")
+    suite = FakeSuite(identity.node_id, boot_id, random.Random(f"{seed}/{identity.name}/{boot_id}/salts"))
+    return kind(record, config, rng, clock, Sessions(suite, identity.node_id, boot_id, rng, clock))
 
 
 def remembered(node: Overlay) -> int:
     """Of how many others the node keeps anything."""
-    return len(node.members())
+    return node.remembered()
 
 
 def advertised(node: Overlay) -> Coordinate:

@@ -22,7 +22,7 @@ from daemon.simulation.latency import Network
 from overlay.events import Event
 from overlay.node import Overlay
 from overlay.records import Address
-from overlay.wire import MAX_DATAGRAM_BYTES
+from overlay.sessions import MAX_SEALED_BYTES
 
 Action = Callable[[], None]
 #: Target of what is not for a node: the payload is an action.
@@ -190,7 +190,7 @@ class World:
             size = len(data)
             self.sent_messages[source] += 1
             self.sent_bytes[source] += size
-            if size > MAX_DATAGRAM_BYTES:
+            if size > MAX_SEALED_BYTES:
                 self._observer.broke(f"endpoint {source} sent a datagram of {size} bytes", at)
             target = find(address)
             if target is None:

@@ -7,12 +7,11 @@ DESIGN, Cost space.) :func:`paths_to_measure` says which round trips then matter
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from sbon.coordinate import distance_ms
-from sbon.network_usage import link_usage, load_cost
-from sbon.placement.problem import CostView, Host, PlacementProblem
+from sbon.coordinate import Coordinate
+from sbon.objectives import Endpoint, Host, LeastUsage
+from sbon.placement.problem import CostView, PlacementProblem
 from sbon.placement.relaxation import Point, virtual_place
 
 
@@ -25,34 +24,17 @@ def virtual_places(
 
 
 def candidate_objective(
-    problem: PlacementProblem,
-    operator: str,
-    virtual: Mapping[str, Point],
-    view: CostView,
-) -> Callable[[Host], float]:
-    """Cost of a host for one operator by prediction alone, in bytes; infinity for hosts that take no operators.
-
-    Unpinned neighbours are taken to be at their virtual points, and without heights: they may end on the same host.
-    """
-    neighbours = problem.neighbours(operator)
-    input_rate = problem.input_rate_bytes_per_s(operator)
-
-    def objective(host: Host) -> float:
-        if not host.accepts_operators:
-            return math.inf
-        cost = load_cost(input_rate, view.load_ms(host.node_id))
-        for neighbour, rate in neighbours:
-            node_id = problem.pinned.get(neighbour)
-            if node_id is None:
-                rtt_ms = distance_ms(host.coordinate.vector_ms, virtual[neighbour])
-            elif node_id == host.node_id:
-                rtt_ms = 0.0
-            else:
-                rtt_ms = host.coordinate.rtt_ms(view.coordinate_of(node_id))
-            cost += link_usage(rate, rtt_ms)
-        return cost
-
-    return objective
+    problem: PlacementProblem, operator: str, virtual: Mapping[str, Point], view: CostView
+) -> LeastUsage:
+    """Cost of a host for one operator by prediction alone; unpinned neighbours are at their virtual points."""
+    endpoints = []
+    for neighbour, rate in problem.neighbours(operator):
+        node_id = problem.pinned.get(neighbour)
+        if node_id is None:
+            endpoints.append(Endpoint(Coordinate(tuple(virtual[neighbour]), 0.0, 0.0), rate))
+        else:
+            endpoints.append(Endpoint(view.coordinate_of(node_id), rate, node_id))
+    return LeastUsage(tuple(endpoints), problem.input_rate_bytes_per_s(operator), view.load_scale_ms)
 
 
 def paths_to_measure(problem: PlacementProblem, candidates: Mapping[str, Sequence[Host]]) -> list[tuple[str, str]]:

@@ -18,9 +18,10 @@ import numpy as np
 
 from sbon.errors import UnavailableError
 from sbon.network_usage import RttMs, link_usage, load_cost, network_usage, placement_cost
+from sbon.objectives import Host
 from sbon.placement.choice import CandidateCost, OperatorChoice, Placement
 from sbon.placement.exact import MAX_TABLE, Term, elimination_order, minimise, minimum_with
-from sbon.placement.problem import CostView, Host, PlacementProblem
+from sbon.placement.problem import CostView, PlacementProblem
 from sbon.placement.relaxation import Point
 
 #: Candidates per operator (SBON ICDE'06 section 3.1.3: k = 10).

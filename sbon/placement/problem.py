@@ -4,26 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from sbon.coordinate import Coordinate
 from sbon.cost_space import LOAD_SCALE_MS, load_ms
 from sbon.network_usage import Link, input_rate_bytes_per_s
-
-
-class Host(Protocol):
-    """A node as a candidate; the overlay's records are such."""
-
-    @property
-    def node_id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def coordinate(self) -> Coordinate: ...
-    @property
-    def load(self) -> float: ...
-    @property
-    def accepts_operators(self) -> bool: ...
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,9 @@ def test_join_and_aggregate_go_to_the_producer_with_the_most_data() -> None:
     virtual = virtual_places(problem, view)
     assert problem.unpinned == ("join", "aggregate")
     assert 0.0 < virtual["join"][0] < virtual["aggregate"][0] < 20.0
-    candidates = {op: sorted(places, key=candidate_objective(problem, op, virtual, view)) for op in problem.unpinned}
+    candidates = {
+        op: sorted(places, key=candidate_objective(problem, op, virtual, view).cost) for op in problem.unpinned
+    }
     placement = choose(problem, candidates, view, virtual)
     assert placement.hosts == {
         "flights": "nyc", "weather": "chicago", "sink": "london", "join": "nyc", "aggregate": "nyc",
@@ -129,7 +131,7 @@ def test_hosts_that_take_no_operators_are_never_chosen() -> None:
     problem = PlacementProblem((Link("in", "op", 1.0),), {"in": "a"})
     view = view_of(places)
     virtual = virtual_places(problem, view)
-    assert candidate_objective(problem, "op", virtual, view)(places[0]) == math.inf
+    assert candidate_objective(problem, "op", virtual, view).cost(places[0]) == math.inf
     assert choose(problem, {"op": places}, view, virtual).hosts["op"] == "b"
     with pytest.raises(UnavailableError, match="accept_operators"):
         choose(problem, {"op": places[:1]}, view, virtual)

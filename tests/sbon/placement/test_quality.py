@@ -43,7 +43,7 @@ def test_few_measured_candidates_come_near_the_optimum() -> None:
         pinned = {name: str(end) for name, end in zip(("p0", "p1", "p2", "c"), ends, strict=True)}
         problem = PlacementProblem(links, pinned)
         virtual = virtual_places(problem, view)
-        ranked = sorted(hosts, key=candidate_objective(problem, "op", virtual, view))
+        ranked = sorted(hosts, key=candidate_objective(problem, "op", virtual, view).cost)
         usage = [sum(rate * MATRIX[i][end] / 2000 for rate, end in zip(rates, ends, strict=True)) for i in range(NODES)]
         found = choose(problem, {"op": ranked[:3]}, view, virtual).network_usage
         above_optimum.append(found / min(usage) - 1)

@@ -1,0 +1,117 @@
+"""What a search for hosts minimises. An objective is data: it travels with the search, all hosts asked evaluate it."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import msgspec
+
+from sbon.coordinate import MAX_ERROR, Coordinate
+from sbon.cost_space import LOAD_SCALE_MS, load_ms
+from sbon.errors import RemoteProtocolError
+from sbon.network_usage import link_usage, load_cost
+
+MAX_ENDPOINTS = 32
+MAX_RATE_BYTES_PER_S = 1e15
+MAX_LOAD_SCALE_MS = 1e6
+
+
+class Host(Protocol):
+    """A node as a candidate; the overlay's records are such."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def coordinate(self) -> Coordinate: ...
+    @property
+    def load(self) -> float: ...
+    @property
+    def accepts_operators(self) -> bool: ...
+
+
+class NearestTo(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """Least predicted round trip, in ms, to a place: a node's coordinate, or a point with a height of 0.
+
+    A node that has not found its own place yet is ruled out: nobody can say how near it is.
+    """
+
+    place: Coordinate
+    #: A node that is not meant: the one whose place it is.
+    but: str = ""
+
+    def cost(self, host: Host) -> float:
+        if host.node_id == self.but or host.coordinate.error >= MAX_ERROR:
+            return math.inf
+        return self.place.rtt_ms(host.coordinate)
+
+    def check(self, dimensions: int) -> None:
+        self.place.check(dimensions)
+
+
+class Endpoint(msgspec.Struct, frozen=True, array_like=True):
+    """The other end of a stream of an operator: ``node_id`` at ``place``, or nobody yet (empty).
+
+    An end that is still to be placed itself is at its virtual point, without heights: both may end on one host.
+    """
+
+    place: Coordinate
+    rate_bytes_per_s: float
+    node_id: str = ""
+
+    def rtt_ms(self, host: Host) -> float:
+        """Predicted round trip from ``host``; 0 to itself."""
+        if not self.node_id:
+            return self.place.distance_ms(host.coordinate.vector_ms)
+        return 0.0 if self.node_id == host.node_id else self.place.rtt_ms(host.coordinate)
+
+
+class LeastUsage(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Least predicted network usage (bytes in transit) of an operator with streams to ``endpoints``, plus its load.
+
+    The load part is input rate x load (DESIGN: Cost space). Hosts that take no operators are ruled out.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    input_rate_bytes_per_s: float = 0.0
+    load_scale_ms: float = LOAD_SCALE_MS
+
+    def cost(self, host: Host) -> float:
+        if not host.accepts_operators:
+            return math.inf
+        cost = load_cost(self.input_rate_bytes_per_s, load_ms(host.load, self.load_scale_ms))
+        for end in self.endpoints:
+            cost += link_usage(end.rate_bytes_per_s, end.rtt_ms(host))
+        return cost
+
+    def check(self, dimensions: int) -> None:
+        if not 0 < len(self.endpoints) <= MAX_ENDPOINTS:
+            raise RemoteProtocolError(f"an objective with {len(self.endpoints)} endpoints")
+        for end in self.endpoints:
+            end.place.check(dimensions)
+        rates = [end.rate_bytes_per_s for end in self.endpoints]
+        if not all(0.0 <= rate <= MAX_RATE_BYTES_PER_S for rate in [*rates, self.input_rate_bytes_per_s]):
+            raise RemoteProtocolError("a rate that cannot be")
+        if not 0.0 <= self.load_scale_ms <= MAX_LOAD_SCALE_MS:
+            raise RemoteProtocolError(f"a load scale of {self.load_scale_ms} ms")
+
+
+class HasProperty(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Hosts with a property, the nearest to ``place`` first: a name (empty: any), and whether they take operators."""
+
+    place: Coordinate
+    name: str = ""
+    accepts_operators: bool = False
+
+    def cost(self, host: Host) -> float:
+        if (self.name and host.name != self.name) or (self.accepts_operators and not host.accepts_operators):
+            return math.inf
+        return self.place.rtt_ms(host.coordinate)
+
+    def check(self, dimensions: int) -> None:
+        self.place.check(dimensions)
+
+
+Objective = NearestTo | LeastUsage | HasProperty
