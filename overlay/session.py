@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from overlay.identity import NodeId
 from overlay.records import Address
+from overlay.session_events import NO_ANSWER
 from overlay.suite import Channel, Claims
 
 #: How far a datagram may be overtaken by others.
@@ -80,7 +81,7 @@ class Attempt:
     retry_at: float
     retry_after_s: float
     bad_answers: int = 0
-    reason: str = "it does not answer"
+    reason: str = NO_ANSWER
 
 
 @dataclass(slots=True)

@@ -18,6 +18,10 @@ class Received(msgspec.Struct, frozen=True, gc=False):  # a struct: the one obje
     body: bytes
 
 
+#: Why a handshake failed that was given up.
+NO_ANSWER = "it does not answer"
+
+
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
     """The node at ``address`` can be talked to. Comes again when its keys were renewed."""

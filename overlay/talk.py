@@ -56,7 +56,7 @@ from overlay.messages import (
 from overlay.packing import pack, unpack
 from overlay.probing import Prober
 from overlay.records import Address, NodeRecord, Status
-from overlay.session_events import SessionFailed, SessionOpened
+from overlay.session_events import NO_ANSWER, SessionFailed, SessionOpened
 from overlay.sessions import Sessions
 from overlay.wire import decode, encode
 from sbon.coordinate import VivaldiState
@@ -80,7 +80,7 @@ EXCHANGE_RECORDS = 8
 NEAR_EXCHANGES = 0.75
 #: A neighbour that only helpers can reach is of no use as a neighbour: it is given up after so many checks in a row.
 MAX_RELAYED_CHECKS = 3
-#: A heartbeat of one who is no neighbour is answered only when it has been known for so long: it may be becoming one.
+#: One who was met just now may be about to become a neighbour: it is not probed yet, nor told that it is none.
 UNEXPECTED_S = 2.0
 
 _SENT = {kind: f"sent.{name}" for kind, name in KIND_OF.items()}
@@ -232,11 +232,17 @@ class Talk:
         if now >= self._fresh_at and self._samples:
             self._fresh_at = now + self._config.fresh_peer_interval_s
             record, _ = self._samples.popleft()
-            if not self._sessions.is_open(record.node_id) and record.node_id != self._own.node_id:
+            if not self._sessions.is_open(record.node_id) and record.node_id not in self._links.candidates:
                 self._say(record, Ping(0), now, True)
                 return
+        candidates = self._links.candidates
         chosen = self._prober.choose(
-            [node_id for node_id, link in self._links.table.items() if not link.suspect], self._strangers
+            [node_id for node_id, link in self._links.table.items() if not link.suspect],
+            [
+                node_id
+                for node_id, stranger in self._strangers.items()
+                if now - stranger.since > UNEXPECTED_S and node_id not in candidates
+            ],
         )
         if chosen is not None:
             self._ping(chosen, is_probe=True)
@@ -620,8 +626,9 @@ class Talk:
 
     def _session_failed(self, event: SessionFailed, now: float) -> None:
         attempt = self._joins.get(event.address)
-        if attempt is not None and event.reason and now < attempt.deadline:
-            attempt.node_id = None
+        if attempt is not None and event.reason != NO_ANSWER:
+            del self._joins[event.address]
+            self._events.append(JoinFailed(event.address, event.reason))
         if event.node_id is not None:
             self._cannot_reach(event.node_id, now)
 
