@@ -84,6 +84,11 @@ class DatagramShell:
             self.overlay.expel(node_id, trio.current_time())
         self.settle()
 
+    def renew_sessions(self) -> None:
+        """This node has a new certificate."""
+        self.overlay.renew_sessions(trio.current_time())
+        self.settle()
+
     async def search(self, objective: Objective, k: int) -> tuple[NodeRecord, ...]:
         """The hosts of least objective that the overlay knows of, at most ``k``; see :meth:`Overlay.search`."""
         search_id = self.overlay.search(objective, k, trio.current_time())

@@ -99,6 +99,7 @@ class Daemon:
             self.overlay.members,
         )
         self.trust_service.on_revoked = self.shell.expel
+        self.trust_service.on_new_certificate = self.shell.renew_sessions
         self.control = Control(config.node.socket)
         self.control.handle(Status, self._status)
         self.control.stream(Watch, self._watch)

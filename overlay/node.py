@@ -186,6 +186,11 @@ class Overlay(Talk):
         self._sessions.close(node_id)
         self._addresses.pop(node_id, None)
 
+    def renew_sessions(self, now: float) -> None:
+        """Show everybody the new certificate of this node."""
+        self._at(now)
+        self._sessions.renew(now)
+
     def set_load(self, load: float, now: float) -> None:
         """The host's load average per core, as measured. Advertised when it has changed enough."""
         if not load >= 0.0:

@@ -240,6 +240,9 @@ class Sessions:
 
     def renew(self, now: float) -> None:
         """Shake hands anew with every peer, as far as there is room: this node has a new certificate."""
+        for attempt in list(self._attempts.values()):
+            self._end_attempt(attempt)
+            self.connect(attempt.address, now, attempt.expected)
         for session in list(self._peers.values()):
             if len(self._attempts) < MAX_ATTEMPTS:
                 self.connect(session.address, now, session.node_id)

@@ -364,6 +364,8 @@ class Talk:
         record = unpack(packed, self._config.dimensions)
         if record.node_id != sender:
             raise RemoteProtocolError("a node that introduces itself as another one")
+        if self._sessions.certified_name(sender) not in ("", record.name):
+            raise RemoteProtocolError("a node with another name than its certificate has")
         return record
 
     def _add_link(self, record: NodeRecord, packed: bytes, far: bool, now: float) -> None:

@@ -10,6 +10,7 @@ from daemon.config import Config
 from daemon.control_client import ControlClient
 from daemon.control_messages import Emulate, Join, Latency, Leave, Nearest, Nodes, Status, StatusReply
 from daemon.process import Daemon
+from sbon.coordinate import MAX_ERROR
 from sbon.errors import SbonError, UnavailableError
 from tests.daemon.real_daemons import PATIENCE_S, free_port, make_config, running, until
 
@@ -37,6 +38,7 @@ async def test_three_daemons_form_an_overlay_and_measure_it(tmp_path: Path) -> N
         first = daemons[0]
         others = [daemon.record.node_id for daemon in daemons[1:]]
         await until(lambda: all(first.overlay.measured_rtt_ms(node_id) is not None for node_id in others))
+        await until(lambda: all(record.coordinate.error < MAX_ERROR for record in first.overlay.members()))
         reply = await status(a)
         assert (reply.name, reply.address, reply.peers, reply.load) == ("a", a.node.listen, ("b", "c"), 0.0)
         assert len(reply.coordinate.vector_ms) == a.overlay.dimensions
