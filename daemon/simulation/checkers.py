@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 
-from daemon.simulation.nodes import remembered
 from daemon.simulation.population import Population
+from overlay.config import MAX_REMEMBERED
 from overlay.events import Event, MemberFailed, MemberJoined, MemberRecovered
 
-MAX_REMEMBERED = 64
 #: News of a node may be under way this long after its death; whoever is taken for alive later has been revived.
 REVIVED_AFTER_S = 30.0
 #: A removal this soon after a cut or a standstill of one of the two is no mistake.
@@ -31,7 +30,7 @@ class Checkers:
         #: In a safety run with partitions a false removal is a violation; in a measurement it is a figure.
         self.removals_are_violations = True
         self._to_validate: deque[int] = deque()
-        self._one_sided: set[tuple[int, int]] = set()
+        self._one_sided: set[tuple[int, int]] | None = None
         population.watchers.append(self)
 
     def excuse(self, endpoint: int, until: float) -> None:
@@ -94,7 +93,7 @@ class Checkers:
     def count_peers(self, at: float) -> None:
         """How many others each node remembers: everybody, as it is a promise about everybody."""
         for endpoint in self._population.live():
-            peers = remembered(self._population.node(endpoint))
+            peers = self._population.node(endpoint).remembered()
             if peers > self.peers_max:
                 self.peers_max = peers
                 if peers > MAX_REMEMBERED:
@@ -116,26 +115,32 @@ class Checkers:
     def unsettled(self) -> list[str]:
         """What keeps the overlay from having converged; empty if nothing does.
 
-        Every node has joined, nobody holds the dead, links are symmetric, and all live nodes are connected by them. A
-        link is being made or given up at any time, so a one-sided one counts if it was at the last look, too.
+        Every node has joined, nobody holds the dead, links are symmetric, and connect all live nodes. Some
+        link is being made or given up at any time: a one-sided one counts if it was at all looks since the last call.
         """
         population = self._population
         live = population.live()
         problems = [f"n{endpoint} has not joined" for endpoint in live if endpoint in population.unjoined]
         views = {endpoint: self._view(endpoint) for endpoint in live}
-        one_sided_before, self._one_sided = self._one_sided, set()
+        stale = self.look_at_links()
+        self._one_sided = None
         for endpoint, view in views.items():
             for other, boot_id in view.items():
                 if not population.is_live(other) or population.boot_ids[other] != boot_id:
                     problems.append(f"n{endpoint} holds n{other}, which is dead")
-                elif endpoint not in views[other]:
-                    self._one_sided.add((endpoint, other))
-        for endpoint, other in sorted(self._one_sided & one_sided_before):
+        for endpoint, other in sorted(stale):
             problems.append(f"n{endpoint} holds n{other} for a neighbour, but not the other way round")
         unreached = set(live) - _reached(views)
         if unreached:
             problems.append(f"{len(unreached)} of {len(live)} nodes are cut off, n{min(unreached)} for one")
         return problems
+
+    def look_at_links(self) -> set[tuple[int, int]]:
+        """Links that only one end holds, now and at every look since the last :meth:`unsettled`."""
+        views = {endpoint: self._view(endpoint) for endpoint in self._population.live()}
+        now = {(a, b) for a, view in views.items() for b in view if b in views and a not in views[b]}
+        self._one_sided = now if self._one_sided is None else self._one_sided & now
+        return self._one_sided
 
     def _view(self, endpoint: int) -> dict[int, int]:
         """Endpoint and boot of each member that the node there knows."""

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ import msgspec
 
 from daemon.simulation import text
 from daemon.simulation.fault_runs import FaultRun, Outcome
-from daemon.simulation.figures import FailedSeed, FaultsReport, Mean, quantile
+from daemon.simulation.figures import FailedSeed, FaultsReport, Mean, OverlayReport, Spread, quantile
 from daemon.simulation.latency import Matrix, load
-from daemon.simulation.progress import progress
+from daemon.simulation.liars import BY_NAME
+from daemon.simulation.progress import Progress, progress
 from daemon.simulation.scenario import Run, Scenario
 from overlay.config import OverlayConfig
 from sbon.errors import SbonError
 
+WORST = "worst"
 MAX_NODES = 100_000
 MAX_MINUTES = 30 * 24 * 60.0
 
@@ -66,6 +69,13 @@ def make_parser() -> argparse.ArgumentParser:
     overlay.add_argument("--jitter-ms", type=_not_negative, metavar="MS", default=0.0, help="mean of an exponential")
     overlay.add_argument("--churn-per-minute", type=_share, metavar="P", default=0.0, help="share that is replaced")
     overlay.add_argument("--crashes", type=_natural, metavar="K", default=0, help="single ones, one after the other")
+    overlay.add_argument("--liars", type=_share, metavar="P", default=0.0, help="share of the nodes that lie together")
+    overlay.add_argument(
+        "--attack",
+        choices=[*BY_NAME, WORST],
+        default=WORST,
+        help="what the liars do; worst: one run for each, and the worst is shown beside all medians (default)",
+    )
     overlay.add_argument("--searches", type=_natural, metavar="K", default=200, help="of each kind, at the end")
     overlay.add_argument("--play", action="store_true", help="play the slices of the matrix in order")
     overlay.set_defaults(action=simulate_overlay)
@@ -191,12 +201,33 @@ def simulate_overlay(arguments: argparse.Namespace) -> int:
     )
     _say_seed(f"seed {scenario.seed}", arguments)
     with progress("simulating") as shown:
-        report = Run(scenario, shown).go()
+        if not arguments.liars:
+            report = Run(scenario, shown).go()
+        elif arguments.attack != WORST:
+            report = Run(replace(scenario, liars=arguments.liars, attack=arguments.attack), shown).go()
+        else:
+            report = _worst(scenario, arguments.liars, shown)
     if arguments.json:
         print(msgspec.json.encode(report).decode())
     else:
         text.print_overlay(report)
     return 1 if report.violations else 0
+
+
+def _worst(scenario: Scenario, liars: float, shown: Progress) -> OverlayReport:
+    """The run with the attack that harms most, and the errors with each; "none" is the run without liars."""
+    began = time.monotonic()
+    spreads: dict[str, Spread] = {}
+    worst: OverlayReport | None = None
+    for name in (None, *BY_NAME):
+        report = Run(replace(scenario, liars=liars if name else 0.0, attack=name), shown).go()
+        if report.relative_error is not None:
+            spreads[name or "none"] = report.relative_error
+            if name and (worst is None or report.relative_error.median > spreads[str(worst.attack)].median):
+                worst = report
+    if worst is None:
+        raise SbonError("no pair of honest nodes was left to be measured: simulate more nodes")
+    return msgspec.structs.replace(worst, attacks=spreads, seconds=round(time.monotonic() - began, 1))
 
 
 def _name(files: Sequence[Path], slices: Matrix) -> str:

@@ -21,7 +21,8 @@ GROWTH_S = 15.0
 FAULTS_S = 60.0
 #: It has converged within this time of calm, or never will.
 SETTLE_WITHIN_S = 90.0
-LOOK_EVERY_S = 5.0
+LOOK_EVERY_S = 0.5
+LOOKS = 10
 START_S = 5.0
 INSPECTED_PER_S = 4
 COUNT_PEERS_EVERY_S = 5
@@ -114,19 +115,20 @@ class FaultRun:
 
     def _run_until(self, end: float) -> None:
         while self.world.now < end:
-            second = math.floor(self.world.now) + 1
+            began, second = self.world.now, math.floor(self.world.now) + 1
             self.world.run(min(float(second), end))
-            self._node_seconds += len(self.population.live())
+            self._node_seconds += len(self.population.live()) * (self.world.now - began)
             self.checkers.inspect(self.world.now, INSPECTED_PER_S)
             if second % COUNT_PEERS_EVERY_S == 0:
                 self.checkers.count_peers(self.world.now)
 
     def _settle(self) -> tuple[float | None, list[str]]:
         calm_since = self.world.now
-        self.checkers.unsettled()  # so that the next look knows which links are one-sided now
         problems: list[str] = []
         while self.world.now < calm_since + SETTLE_WITHIN_S:
-            self._run_until(self.world.now + LOOK_EVERY_S)
+            for _ in range(LOOKS):
+                self._run_until(self.world.now + LOOK_EVERY_S)
+                self.checkers.look_at_links()
             problems = self.checkers.unsettled()
             if not problems:
                 return self.world.now - calm_since, []

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from overlay.packing import pack_coordinate, unpack_coordinate
 
 from daemon.simulation.plain_suite import FakeSuite
 from overlay.config import OverlayConfig
@@ -13,6 +16,9 @@ from overlay.node import Overlay
 from overlay.records import Address, NodeRecord
 from overlay.sessions import Sessions
 from sbon.coordinate import Coordinate, origin
+
+#: What makes a node of what an Overlay is made of: Overlay itself, or a liar in its place.
+Kind = Callable[[NodeRecord, OverlayConfig, random.Random, float, Sessions], Overlay]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +39,9 @@ def make_identity(seed: int, endpoint: int, address: Address) -> Identity:
 
 
 def make_node(
-    identity: Identity, boot_id: int, config: OverlayConfig, seed: int, clock: float, kind: type[Overlay] = Overlay
+    identity: Identity, boot_id: int, config: OverlayConfig, seed: int, clock: float, kind: Kind = Overlay
 ) -> Overlay:
-    """A node that has just started. ``clock`` is what its own clock shows."""
+    """A node that has just started, with sessions that are not sealed. ``clock`` is what its own clock shows."""
     record = NodeRecord(
         node_id=identity.node_id,
         name=identity.name,
@@ -46,15 +52,12 @@ def make_node(
         load=identity.load,
     )
     rng = random.Random(f"{seed}/{identity.name}/{boot_id}")
-    suite = FakeSuite(identity.node_id, boot_id, random.Random(f"{seed}/{identity.name}/{boot_id}/salts"))
-    return kind(record, config, rng, clock, Sessions(suite, identity.node_id, boot_id, rng, clock))
-
-
-def remembered(node: Overlay) -> int:
-    """Of how many others the node keeps anything."""
-    return node.remembered()
+    suite = FakeSuite(identity.node_id, boot_id, rng)
+    sessions = Sessions(suite, identity.node_id, boot_id, rng, clock)
+    return kind(record, config, rng, clock, sessions)
 
 
 def advertised(node: Overlay) -> Coordinate:
     """The coordinate in the node's record as a third party has it: after its way over the wire."""
-    return node.record.coordinate
+    coordinate = node.record.coordinate
+    return unpack_coordinate(pack_coordinate(coordinate), coordinate.dimensions)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from daemon.simulation.faults import Conditions
 from daemon.simulation.latency import Network
-from daemon.simulation.nodes import Identity, make_identity, make_node
+from daemon.simulation.nodes import Identity, Kind, make_identity, make_node
 from daemon.simulation.world import World
 from overlay.config import OverlayConfig
 from overlay.events import Event, Joined, JoinFailed
@@ -19,7 +19,7 @@ from overlay.node import Overlay
 #: Who could not join tries another member after this.
 REJOIN_S = 1.0
 
-MakeKind = Callable[[int], type[Overlay]]
+MakeKind = Callable[[int], Kind]
 
 
 class Watcher(Protocol):

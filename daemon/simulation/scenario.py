@@ -12,6 +12,7 @@ from daemon.simulation.checkers import Checkers
 from daemon.simulation.faults import Conditions
 from daemon.simulation.figures import OverlayReport
 from daemon.simulation.latency import Matrix, Network
+from daemon.simulation.liars import kind_of_liar, make_plot
 from daemon.simulation.measures import (
     MAX_PAIRS,
     MINUTE_PAIRS,
@@ -23,7 +24,9 @@ from daemon.simulation.measures import (
 )
 from daemon.simulation.population import Population
 from daemon.simulation.progress import Progress
+from daemon.simulation.searches import Searches
 from overlay.config import OverlayConfig
+from overlay.node import Overlay
 
 #: All nodes are started within this time, each by way of one that is there already.
 START_S = 10.0
@@ -74,6 +77,7 @@ class Run:
         self.checkers.removals_are_violations = False
         self.deaths = DeathWatch(self.population)
         self.traffic = Traffic(self.population)
+        self.searches = Searches(self.population, 0)
         self.medians: list[float] = []
         self._end_s = scenario.minutes * 60.0
         self._cpu_s = 0.0
@@ -89,6 +93,7 @@ class Run:
             self._every_second(second)
         self.traffic.end()
         errors = relative_errors(self.population, MAX_PAIRS)
+        self._search()
         self._finished = True
         return self._report(errors, time.monotonic() - began, time.process_time() - cpu_began)
 
@@ -101,6 +106,8 @@ class Run:
         everyone = range(scenario.nodes)
         world.conditions.lose(everyone, scenario.asymmetric_share, scenario.asymmetric_loss, self._rng)
         world.conditions_changed()
+        if scenario.attack is not None:
+            self._corrupt(round(scenario.liars * scenario.nodes))
         for endpoint in everyone:
             world.call_at(START_S * endpoint / scenario.nodes, self._starter(endpoint))
         world.call_at(min(AT_REST_AFTER_S, self._end_s / 3.0), self.traffic.begin)
@@ -112,6 +119,14 @@ class Run:
             world.call_at(first + (last - first) * (number + 0.5) / scenario.crashes, self._crash_one)
         for index in range(1, world.network.slices):
             world.call_at(self._end_s * index / world.network.slices, self._slice_shower(index))
+
+    def _corrupt(self, liars: int) -> None:
+        """The first node of all is honest, so that there is an overlay to join."""
+        scenario, population = self.scenario, self.population
+        assert scenario.attack is not None
+        population.liars.update(self._rng.sample(range(1, scenario.nodes), min(liars, scenario.nodes - 2)))
+        make_liar = kind_of_liar(make_plot(scenario.attack, scenario.seed, scenario.config.dimensions))
+        population.kind_of = lambda endpoint: make_liar if endpoint in population.liars else Overlay
 
     def _starter(self, endpoint: int) -> Callable[[], None]:
         return lambda: self.population.start(endpoint)
@@ -137,6 +152,16 @@ class Run:
         self.population.replace(victim)
         rate_per_s = self.scenario.churn_per_minute * self.scenario.nodes / 60.0
         self._churn_later(self.world.now + self._rng.expovariate(rate_per_s))
+
+    def _search(self) -> None:
+        """The world goes on meanwhile, and so does its churn."""
+        searches = self.searches = Searches(self.population, self.scenario.searches)
+        searches.begin()
+        while not searches.done:
+            self.world.run(self.world.now + 1.0)
+            self.checkers.inspect(self.world.now, INSPECTED_PER_S)
+            self._progress.show(self.world.now, self.world.now, "searching")
+        self.checkers.count_peers(self.world.now)
 
     def _every_second(self, second: int) -> None:
         now = self.world.now
@@ -164,8 +189,8 @@ class Run:
             pairs=len(errors),
             relative_error_by_minute=tuple(self.medians),
             minutes_to_converge=minutes_to_converge(self.medians),
-            knn=None,
-            usage_search=None,
+            knn=self.searches.figures("nearest"),
+            usage_search=self.searches.figures("usage"),
             detection_s=self.deaths.result(),
             false_removals=self.checkers.false_removals,
             bytes_per_node_per_s=traffic.bytes_figures(),
