@@ -23,7 +23,7 @@ MAX_PAIRS = 250_000
 MINUTE_PAIRS = 30_000
 CONVERGED_WITHIN = 0.2
 #: The views are looked through this often while somebody is dead and not yet found to be.
-WATCH_EVERY_S = 0.1
+WATCH_EVERY_S = 0.05
 SCAN_EVERY_S = 1.0
 #: Given up after this long: whoever is held as alive then is counted as unseen.
 WATCH_FOR_S = 60.0
@@ -110,7 +110,7 @@ class DeathWatch:
         held = set()
         for holder in self._holders[dead]:
             if population.is_live(holder):
-                record = population.node(holder).find(identity)
+                record = population.node(holder).known(identity)
                 if record is not None and record.boot_id == boot_id:
                     held.add(holder)
         self._holders[dead] = held

@@ -11,7 +11,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from overlay.objectives import AnyObjective, Endpoint, LeastUsage, NearestTo
+from sbon.objectives import Endpoint, LeastUsage, NearestTo, Objective
 
 from daemon.simulation.figures import SearchFigures, quantile
 from daemon.simulation.population import Population
@@ -33,7 +33,7 @@ KINDS = ("nearest", "usage")
 class _Asked:
     kind: str
     endpoint: int
-    objective: AnyObjective
+    objective: Objective
     started_at: float
 
 
