@@ -16,12 +16,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from overlay.packing import pack
 
 from overlay.config import OverlayConfig
 from overlay.identity import NodeId
-from overlay.messages import ExchangeReply, JoinReply, Message, Pong, SearchReply
+from overlay.messages import (
+    Beat,
+    Exchange,
+    ExchangeReply,
+    Join,
+    JoinReply,
+    LinkReply,
+    LinkRequest,
+    Message,
+    Pong,
+    SearchReply,
+)
 from overlay.node import Overlay
+from overlay.packing import pack
 from overlay.records import NodeRecord
 from overlay.sessions import Sessions
 from sbon.coordinate import Coordinate
@@ -95,7 +106,7 @@ class Liar(Overlay):
         if place is not None:
             if isinstance(finished, Pong):
                 finished = msgspec.structs.replace(finished, coordinate=place)
-            elif hasattr(finished, "record"):
+            elif isinstance(finished, Beat | Join | JoinReply | LinkRequest | LinkReply | Exchange | SearchReply):
                 own = pack(msgspec.structs.replace(self._own, coordinate=place))
                 finished = msgspec.structs.replace(finished, record=own)
         return self._poisoned(node_id, finished) if self.plot.attack.poisons_views else finished

@@ -7,12 +7,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from overlay.packing import pack_coordinate, unpack_coordinate
-
 from daemon.simulation.plain_suite import FakeSuite
 from overlay.config import OverlayConfig
 from overlay.identity import NODE_ID_LENGTH, NodeId
 from overlay.node import Overlay
+from overlay.packing import pack_coordinate, unpack_coordinate
 from overlay.records import Address, NodeRecord
 from overlay.sessions import Sessions
 from sbon.coordinate import Coordinate, origin

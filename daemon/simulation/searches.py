@@ -11,12 +11,11 @@ import math
 import random
 from dataclasses import dataclass
 
-from sbon.objectives import Endpoint, LeastUsage, NearestTo, Objective
-
 from daemon.simulation.figures import SearchFigures, quantile
 from daemon.simulation.population import Population
 from overlay.events import Event, SearchFinished
 from sbon.errors import UnavailableError
+from sbon.objectives import Endpoint, LeastUsage, NearestTo, Objective
 
 K = 10
 #: Started at once, and how long after each other.
