@@ -98,6 +98,7 @@ class Daemon:
             lambda: self.overlay.record,
             self.overlay.members,
         )
+        self.trust_service.on_new_cluster = lambda: self.shell.expel(list(sessions.peers()))
         self.trust_service.on_revoked = self.shell.expel
         self.trust_service.on_new_certificate = self.shell.renew_sessions
         self.control = Control(config.node.socket)

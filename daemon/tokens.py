@@ -40,7 +40,8 @@ class Token:
             )
         except (ValueError, binascii.Error):
             data = b""
-        if not body.startswith(_PREFIX) or len(data) != CLUSTER_ID_BYTES + TOKEN_ID_BYTES + TOKEN_SECRET_BYTES:
-            raise SbonError(f"that is not a token: copy the whole line that `sbon token` printed ({_PREFIX}...)")
         after_cluster = data[CLUSTER_ID_BYTES:]
-        return cls(data[:CLUSTER_ID_BYTES], after_cluster[:TOKEN_ID_BYTES], after_cluster[TOKEN_ID_BYTES:])
+        token = cls(data[:CLUSTER_ID_BYTES], after_cluster[:TOKEN_ID_BYTES], after_cluster[TOKEN_ID_BYTES:])
+        if len(data) != CLUSTER_ID_BYTES + TOKEN_ID_BYTES + TOKEN_SECRET_BYTES or token.text != body:
+            raise SbonError(f"that is not a token: copy the whole line that `sbon token` printed ({_PREFIX}...)")
+        return token

@@ -110,7 +110,9 @@ class TrustService:
         self._events = events
         self._own_record = own_record
         self._neighbours = neighbours
-        #: Called after this host has a new certificate, and with the ids of revoked hosts after there are more.
+        #: Called after this host has come into a cluster, after it has a new certificate, and, with their ids, after
+        #: hosts were revoked.
+        self.on_new_cluster: Callable[[], None] = lambda: None
         self.on_new_certificate: Callable[[], None] = lambda: None
         self.on_revoked: Callable[[Sequence[NodeId]], None] = lambda node_ids: None
         self._authority: Authority | None = None
@@ -186,6 +188,7 @@ class TrustService:
 
     async def _take(self, answer: Enrolled) -> None:
         """Use a certificate from now on, and keep it."""
+        cluster_id = self._trust.cluster_id
         try:
             certificate = Certificate.decode(answer.certificate)
             if certificate.public_key != self._identity.public_key:
@@ -202,6 +205,8 @@ class TrustService:
         )
         await trio.to_thread.run_sync(self._state.keep_membership, membership)
         self._membership = membership
+        if self._trust.cluster_id != cluster_id:
+            self.on_new_cluster()
         self.on_new_certificate()
         if answer.revocations:
             await self._take_revocations(answer.revocations, told_by=answer.authority_id)

@@ -15,6 +15,7 @@ from daemon.config import Config, TrustConfig
 from daemon.control_client import ControlClient
 from daemon.control_messages import Done, Join, MakeToken, Renew, RequestFor, Revoke, Status
 from daemon.process import Daemon
+from overlay.records import Address
 from sbon.errors import SbonError, UnavailableError
 from tests.daemon.real_daemons import make_config, running, until
 
@@ -83,7 +84,7 @@ async def test_who_has_no_good_token_does_not_get_in(hosts: list[Config], tmp_pa
         with pytest.raises(SbonError, match="that is not a token"):
             await join(b, a, "sbon1-nonsense")
         token = await new_token(a)
-        forged = token[:-1] + ("A" if token[-1] != "A" else "E")
+        forged = token[:-1] + ("A" if token[-1] != "A" else "Q")
         with pytest.raises(SbonError, match=r"secret is not right|not a token"):
             await join(b, a, forged)
         with pytest.raises(UnavailableError, match="another cluster"):
@@ -101,6 +102,10 @@ async def test_who_has_no_good_token_does_not_get_in(hosts: list[Config], tmp_pa
         async with running(make_named(d, "b")):
             with pytest.raises(SbonError, match='another host has the name "b"'):
                 await join(d, a, await new_token(a))
+
+
+def names(daemon: Daemon) -> list[str]:
+    return [record.name for record in daemon.overlay.members()]
 
 
 def make_named(config: Config, name: str) -> Config:
@@ -139,6 +144,10 @@ async def test_a_revoked_host_is_put_out_everywhere(hosts: list[Config], monkeyp
             await ask(b, Revoke("c"))
         await ask(a, Revoke("c"))
         await until(lambda: second.trust.revocations is not None and second.trust.revocations.number == 1)
+        await until(lambda: [names(daemon) for daemon in (first, second)] == [["b"], ["a"]])
+        with pytest.raises(SbonError, match="our certificate was revoked"):
+            await join(c, b)
+        assert [names(daemon) for daemon in (first, second)] == [["b"], ["a"]]
         for asked in (first, second):
             with pytest.raises(UnavailableError, match="our certificate was revoked"):
                 await third.requests.request(asked.record, trust_service.CompareRevocations(5), msgspec.Struct)
@@ -179,3 +188,38 @@ def test_damaged_files_are_told(hosts: list[Config], tmp_path: Path) -> None:
 
         with pytest.raises(SbonError, match=message):
             trio.run(start)
+
+
+async def test_a_host_that_joins_a_cluster_leaves_those_behind_that_are_not_in_it(tmp_path: Path) -> None:
+    a, b, c = (make_config(tmp_path, name) for name in "abc")  # on loopback: b and c believe anybody
+    init_cluster(a.node.state_dir, "a", 30 * DAY_S, time.time())
+    async with running(a, b, c) as (first, second, third):
+        await join(c, b)
+        await all_see_all([second, third])
+        with pytest.raises(SbonError, match="wants a certificate"):
+            await join(b, a)
+        await join(b, a, await new_token(a))
+        await until(lambda: [names(daemon) for daemon in (first, second)] == [["b"], ["a"]])
+        assert third.record.node_id not in second.overlay._sessions.peers()
+
+
+async def test_datagrams_are_sealed(tmp_path: Path) -> None:
+    a, b = (make_config(tmp_path, name) for name in "ab")
+    async with running(a, b) as (first, second):
+        sent: list[bytes] = []
+        send = second.shell._send
+
+        def listen(data: bytes, address: Address) -> None:
+            sent.append(data)
+            send(data, address)
+
+        second.shell._send = listen  # type: ignore[method-assign]
+        await join(b, a)
+        await all_see_all([first, second])
+        assert sent
+        assert not [data for data in sent if b"127.0.0.1" in data]
+        with trio.socket.socket(type=trio.socket.SOCK_DGRAM) as stranger:
+            for data in sent:  # repeated by somebody else
+                await stranger.sendto(data, (first.record.host, first.record.port))
+        await until(lambda: first.overlay.counters["dropped.malformed"] > 0)
+        assert names(first) == ["b"]

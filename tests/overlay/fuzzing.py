@@ -8,6 +8,7 @@ prints what became of them. ``tests/overlay/test_fuzz.py`` runs 20,000 with ever
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import tempfile
@@ -23,12 +24,18 @@ from daemon.control import Control
 from daemon.control_messages import CONTROL_VERSION, Answer, Call, Done, Join, Latency, Request, Status, Submit
 from daemon.peer_tls import Caller, PeerTls, _read_x509
 from daemon.requests import PeerRequests, ReplyEnvelope, RequestEnvelope
+from daemon.simulation.plain_suite import FakeSuite
 from overlay.certificates import Certificate, RevocationList
+from overlay.config import OverlayConfig
 from overlay.identity import NodeId
+from overlay.node import Overlay
+from overlay.records import NodeRecord
 from overlay.session_events import SessionOpened
-from overlay.sessions import GIVE_UP_S, MAX_BAD_ANSWERS
+from overlay.sessions import GIVE_UP_S, MAX_BAD_ANSWERS, MAX_BODY_BYTES, Sessions
+from sbon.coordinate import origin
 from sbon.errors import RemoteProtocolError, UnknownKindError
 from sbon.frames import FrameReader, frame
+from sbon.objectives import NearestTo
 from tests.overlay.session_nodes import (
     AUTHORITY,
     EPOCH_S,
@@ -151,6 +158,85 @@ class SessionTarget:
         assert set(sessions.peers()) == {self.peer.node_id}, "a session was opened without the key"
         assert not [event for event in sessions.events() if isinstance(event, SessionOpened)]
         self.refresh()
+
+
+class RecordingSessions(Sessions):
+    """Notes every body before it is sealed."""
+
+    said: list[bytes]
+
+    def seal(self, node_id: NodeId, body: bytes, now: float) -> bytes:
+        if body and len(self.said) < 20_000:
+            self.said.append(body)
+        return super().seal(node_id, body, now)
+
+
+class OverlayTarget:
+    """A small overlay in which one member, with a key of its own, seals what it likes to another."""
+
+    name = "message of a member"
+
+    def __init__(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Let a few nodes meet; all that they say to each other is what is mutated then."""
+        self.now = 0.0
+        self.steps = 0
+        self.said: list[bytes] = []
+        self.nodes = {address_of(number): self._node(number) for number in range(1, 7)}
+        first, *others = self.nodes
+        for address in others:
+            self.nodes[address].join(first, self.now)
+        for _ in range(200):
+            self._turn(0.05)
+        self.nodes[others[0]].search(NearestTo(origin(OverlayConfig().dimensions)), 3, self.now)
+        self._turn(0.05)
+        self._turn(0.05)
+        self.victim, self.liar = self.nodes[first], self.nodes[others[-1]]
+        self.corpus = sorted(set(self.said))
+        #: Pings and pongs are most of it: each kind has the same chance.
+        self.by_kind: dict[bytes, list[bytes]] = {}
+        for body in self.corpus:
+            self.by_kind.setdefault(body[:2], []).append(body)
+        self.said.clear()
+
+    def _node(self, number: int) -> Overlay:
+        record = NodeRecord(f"{number:032x}", f"n{number}", *address_of(number), boot_id=1, coordinate=origin(2))
+        rng = random.Random(number)
+        sessions = RecordingSessions(FakeSuite(record.node_id, 1, rng), record.node_id, 1, rng, self.now)
+        sessions.said = self.said
+        return Overlay(record, OverlayConfig(), rng, self.now, sessions)
+
+    def _turn(self, seconds: float) -> None:
+        self.now += seconds
+        for address, node in self.nodes.items():
+            if (node.next_timer() or math.inf) <= self.now:
+                node.handle_timer(self.now)
+            for data, to in node.datagrams_to_send(self.now):
+                if to in self.nodes:
+                    self.nodes[to].receive(data, address, self.now)
+            list(node.events())
+
+    def step(self, rng: random.Random) -> str:
+        self.steps += 1
+        kind = rng.choice(list(self.by_kind))
+        body = mutate(rng.choice(self.by_kind[kind]), self.corpus, rng)[:MAX_BODY_BYTES] or b"\0"
+        victim, liar = self.victim, self.liar
+        if not liar._sessions.is_open(victim.record.node_id):
+            self.refresh()
+            return "session lost"
+        before = victim.counters["dropped.malformed"] + victim.counters["dropped.unknown"]
+        data = liar._sessions.seal(victim.record.node_id, body, self.now)
+        victim.receive(data, liar.record.address, self.now)
+        dropped = victim.counters["dropped.malformed"] + victim.counters["dropped.unknown"] - before
+        if self.steps % 20 == 0:
+            self._turn(0.05)
+        if self.steps % 100 == 0:
+            victim.validate()
+        if self.steps % 5000 == 0:
+            self.refresh()
+        return "refused" if dropped else "taken"
 
 
 class FakeFrames:
@@ -299,6 +385,7 @@ async def _fuzz(count: int, seed: int, folder: Path, show: Callable[[int], None]
     rng = random.Random(seed)
     # Datagrams come from anybody, so most of the effort is theirs.
     targets: list[Target] = [SessionTarget(), SessionTarget(), ControlTarget(), RequestTarget(folder), ProofTarget()]
+    targets += [OverlayTarget()]
     outcomes: Counter[str] = Counter()
     for number in range(count):
         target = targets[number % len(targets)]
