@@ -80,8 +80,8 @@ class Daemon:
         suite = CipherSuite(identity, boot_id, self.trust)
         try:
             rng, now = random.Random(secrets.randbits(128)), trio.current_time()
-            sessions = Sessions(suite, identity.node_id, boot_id, rng, now)
-            self.overlay = Overlay(self.record, config.overlay, rng, now, sessions)
+            self._sessions = Sessions(suite, identity.node_id, boot_id, rng, now)
+            self.overlay = Overlay(self.record, config.overlay, rng, now, self._sessions)
         except ValueError as error:
             raise SbonError(f"{error}: set node.advertise") from error
         self.emulation = None if config.emulation is None else Emulation(config.emulation.rtt_ms, self.overlay.members)
@@ -98,7 +98,7 @@ class Daemon:
             lambda: self.overlay.record,
             self.overlay.members,
         )
-        self.trust_service.on_new_cluster = lambda: self.shell.expel(list(sessions.peers()))
+        self.trust_service.on_new_cluster = lambda: self.shell.expel(list(self._sessions.peers()))
         self.trust_service.on_revoked = self.shell.expel
         self.trust_service.on_new_certificate = self.shell.renew_sessions
         self.control = Control(config.node.socket)
@@ -172,6 +172,7 @@ class Daemon:
     def _counters(self) -> dict[str, int]:
         groups = {
             "datagrams": self.overlay.counters,
+            "handshakes": self._sessions.counters,
             "requests": self.requests.counters,
             "control": self.control.counters,
         }

@@ -8,7 +8,8 @@ and goes on with what it had. So nobody can close or replace a session by repeat
 * Both at once: if each has a HELLO on its way to the other, the one of the smaller node id is answered and the other
   is ignored. Ignored means ignored: it is repeated, so if the winner is not heard the loser's turn comes.
 * New keys for the same boot replace the old ones, which still open what is on its way for a while. A new boot replaces
-  the sessions of the boot before; an older boot than the open one is refused.
+  the sessions of the boot before; an older boot than the open one is refused while that one is in use (a clock may have
+  been set back, so not for ever).
 * Data for an unknown session index is answered with a RESET that repeats its index and counter. Whoever sent it shakes
   hands anew, and keeps what it has until that has succeeded: forged resets cost a handshake per second at most.
 * A HELLO that is not accepted is answered with a REFUSED. It is not authenticated and only explains a failure.
@@ -72,6 +73,8 @@ RENEW_BEFORE_S = 600.0
 #: At most one renewal per session in so long that was not asked for by :meth:`Sessions.connect`.
 RENEW_PERIOD_S = 60.0
 RESET_PERIOD_S = 1.0
+#: A session is in use for so long after the last datagram.
+IN_USE_S = 30.0
 CHECK_PERIOD_S = 30.0
 
 MAX_ATTEMPTS = 32
@@ -347,7 +350,7 @@ class Sessions:
         remote_index = int.from_bytes(hello[1:5], "big")
         try:
             claims = self._suite.check(hello[_HELLO_HEAD_BYTES:], now)
-            self._check_claims(claims.node_id, claims.boot_id)
+            self._check_claims(claims.node_id, claims.boot_id, now)
             if self._ours_counts(claims.node_id, source):
                 self.counters["crossed"] += 1
                 return
@@ -359,7 +362,7 @@ class Sessions:
             raise
         self._send(answer.welcome, source, "welcome_sent")
 
-    def _check_claims(self, node_id: NodeId, boot_id: int) -> None:
+    def _check_claims(self, node_id: NodeId, boot_id: int, now: float) -> None:
         """Raise RefusedError unless a session with that boot of that node can be opened now."""
         if node_id == self.node_id:
             raise RefusedError(Refusal.OWN_ADDRESS)
@@ -367,7 +370,7 @@ class Sessions:
         if current is None:
             if len(self._peers) >= self._capacity and self._least_needed() is None:
                 raise RefusedError(Refusal.FULL)
-        elif boot_id < current.boot_id:
+        elif boot_id < current.boot_id and now - current.used_at < IN_USE_S:
             raise RefusedError(Refusal.OLD_BOOT)
 
     def _ours_counts(self, node_id: NodeId, source: Address) -> bool:
@@ -414,7 +417,7 @@ class Sessions:
     def _open_welcome(self, attempt: Attempt, welcome: bytes, remote_index: int, now: float) -> Session:
         said = welcome[:-TAG_BYTES]
         claims = self._suite.check(said[_WELCOME_HEAD_BYTES:], now)
-        self._check_claims(claims.node_id, claims.boot_id)
+        self._check_claims(claims.node_id, claims.boot_id, now)
         if attempt.expected not in (None, claims.node_id):
             raise RemoteProtocolError("another node has that address now")
         salts = attempt.salt + said[HEADER_BYTES:_WELCOME_HEAD_BYTES]
@@ -452,7 +455,7 @@ class Sessions:
         """The peer has shown that it has the keys. Much may have changed since it was answered."""
         del self._answers[session.node_id]
         try:
-            self._check_claims(session.node_id, session.boot_id)
+            self._check_claims(session.node_id, session.boot_id, now)
         except RefusedError:
             del self._by_index[session.index]
             raise

@@ -17,6 +17,7 @@ from overlay.sessions import (
     HELLO,
     HELLOS_PER_S,
     HINTS_PER_S,
+    IN_USE_S,
     MAX_ATTEMPTS,
     MAX_BODY_BYTES,
     MAX_SEALED_BYTES,
@@ -258,6 +259,10 @@ def test_an_older_boot_does_not_replace_a_newer_one(make: MakeNode) -> None:
     assert "a later start of this node" in old.failed()[0].reason
     b.take(new.say(b, b"still here", wire.now), new.address, wire.now)
     assert b.heard == [Received(new.node_id, 5, b"still here")]
+    wire.advance(IN_USE_S)  # the clock was set back, and the newer start is gone
+    old.sessions.connect(b.address, wire.now)
+    wire.settle()
+    assert b.opened()[-1].boot_id == 1
 
 
 def test_a_forgotten_session_comes_back_with_other_keys(make: MakeNode) -> None:
