@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -117,7 +118,7 @@ class Links:
 
     def _is_wanted_near(self, record: NodeRecord, here: Coordinate) -> bool:
         config = self._config
-        if len(self.table) < config.near_links + config.far_links:
+        if self.are_few:
             return True
         asked = sum(candidate.asked and not candidate.far for candidate in self.candidates.values())
         near = heapq.nsmallest(config.near_links, self._distances(here))
@@ -186,12 +187,17 @@ class Links:
         links = [link for link in self.table.values() if link.far] or list(self.table.values())
         return self._rng.choice(links) if links else None
 
-    def nearest(self, place: Coordinate, count: int, but: NodeId) -> list[Link]:
-        """At most ``count`` neighbours that are not suspected, nearest to ``place`` first."""
+    @property
+    def are_few(self) -> bool:
+        """Whether more neighbours are wanted, near or not: at first, and always in a small overlay."""
+        return len(self.table) < self._config.near_links + self._config.far_links
+
+    def nearest(self, place: Coordinate, count: int, but: Callable[[NodeId], bool]) -> list[Link]:
+        """At most ``count`` neighbours that are not suspected nor left out, nearest to ``place`` first."""
         alive = [
             (place.rtt_ms(link.record.coordinate), node_id)
             for node_id, link in self.table.items()
-            if not link.suspect and node_id != but
+            if not link.suspect and not but(node_id)
         ]
         return [self.table[node_id] for _, node_id in heapq.nsmallest(count, alive)]
 

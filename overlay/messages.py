@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import msgspec
 
+from overlay.identity import NodeId
 from sbon.coordinate import Coordinate
 from sbon.objectives import Objective
 
 MAX_REASON_LENGTH = 200
 Packed = bytes
+#: So many bytes at the end of an id tell the neighbours of one node apart, very nearly always.
+ID_END_BYTES = 3
 HEARTBEAT = b"\0"
 
 
@@ -88,9 +91,10 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class Exchange(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """Whom do you know near ``record``'s place?"""
+    """Whom do you know near ``record``'s place? ``known``: the ends of the ids of those that need not be named."""
 
     record: Packed
+    known: bytes = b""
 
 
 class ExchangeReply(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -126,6 +130,15 @@ class SearchReply(msgspec.Struct, frozen=True, array_like=True, tag=15):
     search_id: int
     record: Packed
     records: tuple[Packed, ...]
+
+
+def id_end(node_id: NodeId) -> bytes:
+    """The end of an id, as it stands in an exchange."""
+    return bytes.fromhex(node_id[-2 * ID_END_BYTES :])
+
+
+def id_ends(packed: bytes) -> frozenset[bytes]:
+    return frozenset(packed[at : at + ID_END_BYTES] for at in range(0, len(packed), ID_END_BYTES))
 
 
 Message = (

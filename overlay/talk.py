@@ -52,6 +52,8 @@ from overlay.messages import (
     SearchReply,
     SearchRequest,
     Unlink,
+    id_end,
+    id_ends,
 )
 from overlay.packing import pack, unpack
 from overlay.probing import Prober
@@ -315,7 +317,9 @@ class Talk:
         first = self._rng.random() >= NEAR_EXCHANGES
         chosen = groups[first] or groups[not first]
         if chosen:
-            self._send(self._rng.choice(chosen), Exchange(self._packed))
+            # With few neighbours any others are welcome, and in a small overlay all of them are to become known.
+            known = b"".join(map(id_end, self._links.table)) if self._links.are_few else b""
+            self._send(self._rng.choice(chosen), Exchange(self._packed, known))
 
     def _mix(self, now: float) -> None:
         """Look for random neighbours among those that probing brought."""
@@ -786,7 +790,8 @@ class Talk:
             case Exchange():
                 place = self._introduced(sender, message.record)
                 self._consider(place, message.record, now)
-                near = self._links.nearest(place.coordinate, EXCHANGE_RECORDS, sender)
+                known = id_ends(message.known) | {id_end(sender)}
+                near = self._links.nearest(place.coordinate, EXCHANGE_RECORDS, lambda other: id_end(other) in known)
                 self._send(sender, ExchangeReply(tuple(link.packed for link in near)))
             case ExchangeReply():
                 for packed in message.records[:EXCHANGE_RECORDS]:
