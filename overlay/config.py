@@ -8,6 +8,13 @@ from sbon.coordinate import DEFAULT_DIMENSIONS, MAX_DIMENSIONS
 
 #: Of how many others anything may be kept: links, strangers, candidates and the lost together.
 MAX_REMEMBERED = 64
+#: Of those: candidates, samples and the lost.
+MAX_CANDIDATES = 10
+MAX_SAMPLES = 2
+MAX_LOST = 8
+MAX_OTHERS = MAX_CANDIDATES + MAX_SAMPLES + MAX_LOST
+#: So many links are kept for random ones, without which a newcomer would not get in.
+PLACES_LEFT = 4
 
 
 class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,14 +28,17 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: A node that was not met yet is probed this often; the other probes go to peers that are known.
     fresh_peer_interval_s: float = 4.0
 
-    #: Links to the nearest nodes in the cost space, and to random ones, that a node looks for; and how many it accepts.
-    near_links: int = 12
-    far_links: int = 6
+    #: Links that a node looks for: to its nearest in the cost space, and to random ones; in between as many as lead
+    #: somewhere new. And how many it accepts.
+    near_links: int = 8
+    far_links: int = 4
     max_links: int = 28
+    #: With fewer links than this everybody is welcome: overlays up to this size are a full mesh.
+    few_links: int = 18
     #: A random link is replaced by a fresh one this often, so that the overlay stays well mixed.
     far_link_lifetime_s: float = 180.0
     #: Nodes met by probing, beside the linked ones; the least recently heard of goes first.
-    max_strangers: int = 20
+    max_strangers: int = 16
     #: Neighbours tell each other whom they know near by: often while that brings news, then less and less.
     min_exchange_interval_s: float = 1.0
     max_exchange_interval_s: float = 20.0
@@ -61,13 +71,16 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             value = getattr(self, field.name)
             if field.name.endswith("_s") and not 0.0 < value < float("inf"):
                 raise ValueError(f"{field.name} must be more than 0 seconds, not {value}")
-        for name in ("near_links", "far_links", "max_strangers"):
+        for name in ("near_links", "far_links", "few_links", "max_strangers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.max_links < self.near_links + self.far_links:
-            raise ValueError("max_links must not be less than near_links and far_links together")
-        if self.max_links + self.max_strangers > MAX_REMEMBERED - 16:
-            raise ValueError(f"max_links and max_strangers together must not be more than {MAX_REMEMBERED - 16}")
+        if self.max_links < max(self.near_links + self.far_links, self.few_links) + PLACES_LEFT:
+            raise ValueError(
+                f"max_links must be {PLACES_LEFT} more than few_links, and near_links and far_links together"
+            )
+        if self.max_links + self.max_strangers > MAX_REMEMBERED - MAX_OTHERS:
+            most = MAX_REMEMBERED - MAX_OTHERS
+            raise ValueError(f"max_links and max_strangers together must not be more than {most}")
         if self.silence_s <= self.beat_interval_s:
             raise ValueError("silence_s must be more than beat_interval_s")
         if self.max_exchange_interval_s < self.min_exchange_interval_s:

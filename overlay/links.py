@@ -1,35 +1,35 @@
 """Whom a node is linked with: its nearest in the cost space, and some random ones (DESIGN: Finding nodes).
 
-Links are symmetric: both ends agreed to them, and both listen for each other. The near ones are a ring in the manner of
-T-Man (M. Jelasity, A. Montresor, O. Babaoglu, Computer Networks 53, 2009): every node prefers the nearest it hears of.
-The far ones are random, as the active view of HyParView (J. Leitao, J. Pereira, L. Rodrigues, DSN 2007), and replaced
-over time. They keep the overlay in one piece and give every search its long steps.
+Links are symmetric: both ends agreed to them, and both listen for each other. The nearest nodes are a ring in the
+manner of T-Man (M. Jelasity, A. Montresor, O. Babaoglu, Computer Networks 53, 2009): every node prefers the nearest it
+hears of. Further away it keeps those that no nearer neighbour *covers*, that is, is nearer to than we are (the pruning
+of S. J. Subramanya et al., "DiskANN", NeurIPS 2019, algorithm 2): so links lead into all directions at all distances,
+and a best-first search does not get stuck. A few are random, as the active view of HyParView (J. Leitao, J. Pereira,
+L. Rodrigues, DSN 2007), and replaced over time: they keep the overlay in one piece, and mixed.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
-from overlay.config import OverlayConfig
+from overlay.config import MAX_CANDIDATES, PLACES_LEFT, OverlayConfig
 from overlay.identity import NodeId
 from overlay.records import NodeRecord, Status
 from sbon.coordinate import Coordinate
 
-MAX_CANDIDATES = 6
 #: A node that refused a link, or ended one, is asked again after so long.
 REFUSED_S = 60.0
 #: A link request that is not answered is given up after so long.
 ANSWER_S = 3.0
 #: A random link is only given to others as a far one while there are at most so many times ``far_links`` of them.
 FAR_ACCEPTED = 2
-#: So many places are kept for random links, without which a newcomer would not get in.
-PLACES_LEFT = 4
-#: A candidate has to be nearer than the neighbour that it replaces by this ratio, or links would change all the time.
+#: A node has to be nearer by this ratio than those that it pushes aside, or links would change all the time.
 NEARER = 0.9
 
 
@@ -45,6 +45,7 @@ class Link:
     #: When anything was last sent to it, and which of our own incarnations it knows.
     told_at: float
     told_incarnation: int = -1
+    news_at: float = -math.inf
     #: Moving average of the share of check pings that go unanswered while it is alive.
     loss: float = 0.1
     suspect: bool = False
@@ -117,17 +118,20 @@ class Links:
         self._add(Candidate(record, packed, False, now + REFUSED_S, refused=True))
 
     def _is_wanted_near(self, record: NodeRecord, here: Coordinate) -> bool:
-        config = self._config
+        """Whether it is among the nearest, or nobody nearer covers it."""
         if self.are_few:
             return True
+        place = record.coordinate
+        away_ms = here.rtt_ms(place)
+        nearer = [
+            link.record.coordinate
+            for link in self.table.values()
+            if not link.far and here.rtt_ms(link.record.coordinate) * NEARER <= away_ms
+        ]
         asked = sum(candidate.asked and not candidate.far for candidate in self.candidates.values())
-        near = heapq.nsmallest(config.near_links, self._distances(here))
-        if len(near) + asked < config.near_links:
+        if len(nearer) + asked < self._config.near_links:
             return True
-        return here.rtt_ms(record.coordinate) < NEARER * near[-1]
-
-    def _distances(self, here: Coordinate) -> list[float]:
-        return [here.rtt_ms(link.record.coordinate) for link in self.table.values() if not link.far]
+        return all(coordinate.rtt_ms(place) > away_ms for coordinate in nearer)
 
     # --- links
 
@@ -140,10 +144,10 @@ class Links:
             return False, None
         if len(self.table) < config.max_links - (0 if far else PLACES_LEFT):
             return True, None
-        surplus = None if far else self._surplus(here)
-        if surplus is None or here.rtt_ms(record.coordinate) >= here.rtt_ms(self.table[surplus].record.coordinate):
+        if far or not self._is_wanted_near(record, here):
             return False, None
-        return True, surplus
+        surplus = self._surplus(here)
+        return surplus is not None or len(self.table) < config.max_links, surplus
 
     def add(self, record: NodeRecord, packed: bytes, far: bool, now: float) -> Link:
         """From now on it is a neighbour. If it is one already, nothing changes but its record."""
@@ -164,19 +168,27 @@ class Links:
         if len(self.table) > config.max_links - PLACES_LEFT:
             return self._surplus(here)
         far = [(link.since, node_id) for node_id, link in self.table.items() if link.far]
-        if len(far) >= config.far_links and len(self.table) > config.near_links + config.far_links:
+        if len(far) >= config.far_links and len(self.table) > config.few_links:
             since, oldest = min(far)
             if now - since > config.far_link_lifetime_s:
                 return oldest
         return None
 
     def _surplus(self, here: Coordinate) -> NodeId | None:
-        """The farthest of the near links that are more than we look for; else the oldest far one too many."""
+        """The farthest neighbour that is neither among the nearest nor leads anywhere that a nearer one does not."""
         near = sorted(
             (here.rtt_ms(link.record.coordinate), node_id) for node_id, link in self.table.items() if not link.far
         )
-        if len(near) > self._config.near_links:
-            return near[-1][1]
+        kept: list[Coordinate] = []
+        surplus = None
+        for away_ms, node_id in near:
+            place = self.table[node_id].record.coordinate
+            if len(kept) < self._config.near_links or all(other.rtt_ms(place) > away_ms for other in kept):
+                kept.append(place)
+            else:
+                surplus = node_id
+        if surplus is not None:
+            return surplus
         far = [(link.since, node_id) for node_id, link in self.table.items() if link.far]
         return min(far)[1] if len(far) > self._config.far_links else None
 
@@ -190,7 +202,7 @@ class Links:
     @property
     def are_few(self) -> bool:
         """Whether more neighbours are wanted, near or not: at first, and always in a small overlay."""
-        return len(self.table) < self._config.near_links + self._config.far_links
+        return len(self.table) < self._config.few_links
 
     def nearest(self, place: Coordinate, count: int, but: Callable[[NodeId], bool]) -> list[Link]:
         """At most ``count`` neighbours that are not suspected nor left out, nearest to ``place`` first."""

@@ -117,15 +117,14 @@ class Relayed(msgspec.Struct, frozen=True, array_like=True, tag=13):
 
 
 class SearchRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):
-    """Which hosts do you know of least cost? At most ``limit`` of them."""
+    """Which hosts do you know of least cost?"""
 
     search_id: int
     objective: Objective
-    limit: int
 
 
 class SearchReply(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """The answerer itself, and the best of its neighbours, by ascending cost."""
+    """The answerer itself, and its neighbours by ascending cost, as many as fit a datagram."""
 
     search_id: int
     record: Packed

@@ -23,16 +23,21 @@ from overlay.identity import NodeId
 from overlay.messages import Leave, SearchReply, SearchRequest
 from overlay.packing import unpack
 from overlay.records import Address, NodeRecord, Status
-from overlay.search import MAX_CONTACTS, REPLY_RECORDS, Search
-from overlay.sessions import Sessions
+from overlay.search import MAX_CONTACTS, Search
+from overlay.sessions import MAX_BODY_BYTES, Sessions
 from overlay.talk import JoinAttempt, Talk
 from sbon.coordinate import Coordinate
 from sbon.cost_space import MAX_LOAD
 from sbon.errors import UnavailableError
-from sbon.objectives import Objective
+from sbon.objectives import NearestTo, Objective
 
 MAX_JOINS = 16
 MAX_SEARCHES = 16
+#: What a search reply has beside its records, at most.
+REPLY_FRAME_BYTES = 24
+#: A node looks for its own nearest after so long, then after twice as long, and so on.
+FIRST_LOOKUP_S = 10.0
+MAX_LOOKUP_S = 640.0
 
 
 class LatencyEstimate(msgspec.Struct, frozen=True):
@@ -61,6 +66,8 @@ class Overlay(Talk):
         super().__init__(record, config, rng, now, sessions)
         self._searches: dict[int, Search] = {}
         self._next_search_id = rng.getrandbits(31)
+        self._lookup_id = -1
+        self._lookup_at, self._lookup_interval_s = now + FIRST_LOOKUP_S, FIRST_LOOKUP_S
 
     # --- reading
 
@@ -223,14 +230,22 @@ class Overlay(Talk):
 
     # --- searching
 
+    def _look_up_own_place(self, now: float) -> None:
+        """Find our nearest: the neighbours' exchanges get stuck where none of them knows anybody nearer."""
+        self._lookup_at = now + self._lookup_interval_s * (0.75 + 0.5 * self._rng.random())
+        self._lookup_interval_s = min(MAX_LOOKUP_S, 2.0 * self._lookup_interval_s)
+        if not self._links.are_few and len(self._searches) < MAX_SEARCHES:
+            self._lookup_id = self.search(NearestTo(self._own.coordinate, self._own.node_id), 1, now)
+
     def _go_on_searching(self, search_id: int, now: float) -> None:
         search = self._searches[search_id]
         search.expire(now)
-        for record in search.to_ask(now):
-            self._say(record, SearchRequest(search_id, search.objective, REPLY_RECORDS), now)
+        for record, objective in search.to_ask(now):
+            self._say(record, SearchRequest(search_id, objective), now)
         if search.is_over:
             del self._searches[search_id]
-            self._events.append(SearchFinished(search_id, search.result(), search.contacts))
+            if search_id != self._lookup_id:
+                self._events.append(SearchFinished(search_id, search.result(), search.contacts))
 
     def _take_search_reply(self, sender: NodeId, reply: SearchReply, now: float) -> None:
         search = self._searches.get(reply.search_id)
@@ -238,8 +253,10 @@ class Overlay(Talk):
             return
         dimensions = self._config.dimensions
         search.know(unpack(reply.record, dimensions), asked=True)
-        for packed in reply.records[:REPLY_RECORDS]:
+        for packed in reply.records:
             record = unpack(packed, dimensions)
+            if reply.search_id == self._lookup_id:
+                self._consider(record, packed, now)
             # What we found dead, or know better, is not taken from others.
             if record.node_id not in self._lost:
                 search.know(record, asked=record.node_id == self._own.node_id)
@@ -253,9 +270,15 @@ class Overlay(Talk):
             for node_id, link in self._links.table.items()
             if not link.suspect and node_id != sender and not math.isnan(cost := objective.cost(link.record))
         )
-        limit = min(REPLY_RECORDS, max(0, request.limit))
-        records = tuple(self._links.table[node_id].packed for _, node_id in costed[:limit])
-        self._send(sender, SearchReply(request.search_id, self._packed, records))
+        room = MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed)
+        records = []
+        for _, node_id in costed:
+            packed = self._links.table[node_id].packed
+            room -= len(packed) + 2
+            if room < 0:
+                break
+            records.append(packed)
+        self._send(sender, SearchReply(request.search_id, self._packed, tuple(records)))
 
     def _cannot_reach(self, node_id: NodeId, now: float) -> None:
         super()._cannot_reach(node_id, now)
@@ -275,6 +298,8 @@ class Overlay(Talk):
         """Do what is due. Too early a call does no harm."""
         self._at(now)
         self._do_what_is_due(now)
+        if now >= self._lookup_at:
+            self._look_up_own_place(now)
         for search_id in list(self._searches):
             self._go_on_searching(search_id, now)
 

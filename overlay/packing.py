@@ -15,6 +15,7 @@ from sbon.errors import RemoteProtocolError
 
 #: Node id, boot id, incarnation, port, load, flags, and the lengths of the coordinate and of the name.
 _HEAD = struct.Struct(">16sQIHfBBB")
+_VERSION = struct.Struct(">QI")
 _ACCEPTS_OPERATORS = 1
 _IPV6 = 2
 #: Milliseconds and the error as single precision: 0.03 microseconds in 300 ms.
@@ -30,14 +31,12 @@ def pack_coordinate(coordinate: Coordinate) -> bytes:
 
 
 def unpack_coordinate(data: bytes, dimensions: int) -> Coordinate:
-    """Raises RemoteProtocolError unless it is a usable coordinate of ``dimensions`` dimensions."""
+    """Not checked for what it means. Raises RemoteProtocolError unless it has ``dimensions`` dimensions."""
     try:
         *vector_ms, height_ms, error = _FLOATS[dimensions + 2].unpack(data)
     except struct.error as problem:
         raise RemoteProtocolError(f"not a coordinate of {dimensions} dimensions: {problem}") from problem
-    coordinate = Coordinate(tuple(vector_ms), height_ms, error)
-    coordinate.check(dimensions)
-    return coordinate
+    return Coordinate(tuple(vector_ms), height_ms, error)
 
 
 def pack(record: NodeRecord) -> bytes:
@@ -95,3 +94,8 @@ def unpack(data: bytes, dimensions: int) -> NodeRecord:
 def packed_node_id(data: bytes) -> str:
     """The node that a packed record is about, without reading the rest. Empty if it is no record."""
     return data[:16].hex() if len(data) > _HEAD.size else ""
+
+
+def packed_version(data: bytes) -> tuple[int, int]:
+    """The boot id and the incarnation in a packed record, without reading the rest; lowest of all if it is none."""
+    return _VERSION.unpack_from(data, 16) if len(data) > _HEAD.size else (-1, -1)

@@ -1,7 +1,7 @@
 """One search for all purposes: best first over the links of the overlay, with the objective as an argument.
 
-The searching node asks the best hosts that it knows of for the best that *they* know of, a few at a time, until the
-best ``k`` it knows have all been asked or enough hosts were. A host that does not answer in time is stepped over.
+The searching node asks the best hosts that it knows of for the best that *they* know of, a few at a time, until all of
+the best it knows have been asked or enough hosts were. A host that does not answer in time is stepped over.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sbon.objectives import Objective
 
 #: Hosts asked in all, and at the same time.
 MAX_CONTACTS = 20
-PARALLEL = 3
+PARALLEL = 2
+#: A search is over when so many of the best, or ``k`` if that is more, have been asked.
+WIDTH = 16
 #: Best hosts remembered while a search is under way.
 MAX_FOUND = 64
-#: Records that one host answers with.
-REPLY_RECORDS = 10
 MAX_K = 32
 
 
@@ -28,19 +28,25 @@ MAX_K = 32
 class _Found:
     record: NodeRecord
     cost: float
+    guide_cost: float
     asked: bool = False
 
 
 class Search:
-    """One search under way. It decides whom to ask; it sends nothing."""
+    """One search under way. It decides whom to ask for what; it sends nothing.
+
+    Every second host is chosen, and asked, by the objective's guide: it is smooth over the space, where the cost itself
+    has a local minimum around every idle host.
+    """
 
     def __init__(self, objective: Objective, k: int, patience_s: float, max_contacts: int = MAX_CONTACTS) -> None:
         """Raises ValueError for a ``k`` that no search can answer."""
         if not 1 <= k <= MAX_K:
             raise ValueError(f"a search for {k} hosts: 1 to {MAX_K} are possible")
-        self.objective = objective
-        self.k = k
         self.contacts = 0
+        self._objective = objective
+        self._guide = objective.guide()
+        self._k = k
         self._patience_s = patience_s
         self._max_contacts = max_contacts
         self._found: dict[NodeId, _Found] = {}
@@ -53,14 +59,18 @@ class Search:
         found = self._found.get(node_id)
         if found is not None:
             if record.supersedes(found.record):
-                found.record, found.cost = record, self.objective.cost(record)
+                found.record = record
+                found.cost, found.guide_cost = self._objective.cost(record), self._guide.cost(record)
             found.asked = found.asked or asked
         elif node_id not in self._dead:
-            self._found[node_id] = _Found(record, self.objective.cost(record), asked)
+            self._found[node_id] = _Found(record, self._objective.cost(record), self._guide.cost(record), asked)
             if len(self._found) > MAX_FOUND:
-                worst = max(self._found, key=lambda known: (self._found[known].cost, known))
-                if worst not in self._waiting:
-                    del self._found[worst]
+                self._drop_worst()
+
+    def _drop_worst(self) -> None:
+        worst = max(self._found, key=lambda known: (self._found[known].cost, known))
+        if worst not in self._waiting:
+            del self._found[worst]
 
     def answered(self, node_id: NodeId) -> bool:
         """An answer came; False if none was waited for."""
@@ -76,30 +86,36 @@ class Search:
         for node_id in [node_id for node_id, deadline in self._waiting.items() if deadline <= now]:
             self.failed(node_id)
 
-    def to_ask(self, now: float) -> list[NodeRecord]:
-        """The hosts to ask now. They count as contacts from here on."""
-        chosen: list[NodeRecord] = []
+    def to_ask(self, now: float) -> list[tuple[NodeRecord, Objective]]:
+        """The hosts to ask now, and for what. They count as contacts from here on."""
+        chosen: list[tuple[NodeRecord, Objective]] = []
         while len(self._waiting) < PARALLEL and self.contacts < self._max_contacts:
-            best = self._next()
+            guided = self.contacts % 2 == 0
+            best = self._next(guided) or self._next(not guided)
             if best is None:
                 break
             best.asked = True
             self.contacts += 1
             self._waiting[best.record.node_id] = now + self._patience_s
-            chosen.append(best.record)
+            chosen.append((best.record, self._guide if guided else self._objective))
         return chosen
 
-    def _next(self) -> _Found | None:
-        """The best not asked yet, if it is among the best ``k``: nothing better can be behind the others, we trust."""
-        best = heapq.nsmallest(self.k, self._found.items(), key=lambda item: (item[1].cost, item[0]))
+    def _next(self, guided: bool) -> _Found | None:
+        """The best not asked yet, if it is among the best WIDTH: nothing better, we trust, is behind the others."""
+        costed = [
+            (found.guide_cost if guided else found.cost, node_id, found) for node_id, found in self._found.items()
+        ]
+        best = heapq.nsmallest(max(WIDTH, self._k), costed)
         # Where nobody known fits yet, any host may know of one that does.
-        fits = [found for _, found in best if math.isfinite(found.cost)] or [found for _, found in best]
-        return next((found for found in fits if not found.asked), None)
+        fit = [found for cost, _, found in best if cost < math.inf] or [found for _, _, found in best]
+        return next((found for found in fit if not found.asked), None)
 
     @property
     def is_over(self) -> bool:
         """Whether nobody is waited for and nobody is left to be asked."""
-        return not self._waiting and (self.contacts >= self._max_contacts or self._next() is None)
+        if self._waiting:
+            return False
+        return self.contacts >= self._max_contacts or (self._next(True) is None and self._next(False) is None)
 
     def next_timer(self) -> float:
         return min(self._waiting.values(), default=math.inf)
@@ -107,4 +123,4 @@ class Search:
     def result(self) -> tuple[NodeRecord, ...]:
         """At most ``k`` hosts by ascending cost; ties go by node id, the same everywhere."""
         fit = ((found.cost, node_id) for node_id, found in self._found.items() if math.isfinite(found.cost))
-        return tuple(self._found[node_id].record for _, node_id in heapq.nsmallest(self.k, fit))
+        return tuple(self._found[node_id].record for _, node_id in heapq.nsmallest(self._k, fit))

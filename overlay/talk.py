@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgspec
 
 from overlay.checks import Checks
-from overlay.config import OverlayConfig
+from overlay.config import MAX_LOST, MAX_SAMPLES, OverlayConfig
 from overlay.events import (
     Event,
     Joined,
@@ -55,7 +55,7 @@ from overlay.messages import (
     id_end,
     id_ends,
 )
-from overlay.packing import pack, unpack
+from overlay.packing import pack, packed_node_id, packed_version, unpack
 from overlay.probing import Prober
 from overlay.records import Address, NodeRecord, Status
 from overlay.session_events import NO_ANSWER, SessionFailed, SessionOpened
@@ -66,8 +66,6 @@ from sbon.errors import RemoteProtocolError, UnknownKindError
 
 MAX_QUEUED = 2000
 MAX_EVENTS = 10_000
-MAX_LOST = 8
-MAX_SAMPLES = 2
 MAX_RELAYS = 32
 #: Messages that wait for a session to be opened: peers, and messages for one of them.
 MAX_WAITING = 32
@@ -78,6 +76,10 @@ STALL_S = 0.5
 ADVERTISE_ERROR = 0.1
 #: Records in one answer to an exchange or a join.
 EXCHANGE_RECORDS = 8
+#: News about ourselves go to a neighbour this often at most.
+NEWS_INTERVAL_S = 8.0
+#: A surplus neighbour is parted with this often at most.
+DROP_INTERVAL_S = 3.0
 #: Share of the exchanges that go to near neighbours; the others look further.
 NEAR_EXCHANGES = 0.75
 #: A neighbour that only helpers can reach is of no use as a neighbour: it is given up after so many checks in a row.
@@ -157,6 +159,7 @@ class Talk:
         self._tick_at = now + rng.random() * self._tick_s
         self._probe_at = self._fresh_at = now
         self._exchange_at, self._exchange_interval_s = now, config.min_exchange_interval_s
+        self._drop_at = now
         self._reconnect_at = now + config.reconnect_interval_s
         self._silent_at = math.inf
         self._now = now
@@ -221,9 +224,11 @@ class Talk:
         self._links.expire(now)
         if now >= self._exchange_at:
             self._exchange(now)
-        surplus = self._links.to_drop(self._own.coordinate, now)
-        if surplus is not None and (self._samples or not self._links.table[surplus].far):
-            self._unlink(surplus, now)
+        if now >= self._drop_at:
+            self._drop_at = now + DROP_INTERVAL_S
+            surplus = self._links.to_drop(self._own.coordinate, now)
+            if surplus is not None and (self._samples or not self._links.table[surplus].far):
+                self._unlink(surplus, now)
         self._mix(now)
         if self._lost and now >= self._reconnect_at:
             self._reconnect(now)
@@ -300,8 +305,8 @@ class Talk:
         incarnation = self._own.incarnation
         for node_id, link in self._links.table.items():
             if now - link.told_at >= silence_s:
-                if link.told_incarnation != incarnation:
-                    link.told_incarnation = incarnation
+                if link.told_incarnation != incarnation and now - link.news_at >= NEWS_INTERVAL_S:
+                    link.told_incarnation, link.news_at = incarnation, now
                     self._send(node_id, Beat(self._packed))
                 else:
                     self._send(node_id, None)
@@ -363,6 +368,12 @@ class Talk:
         else:
             self._send(sender, Unlink(True))
 
+    def _consider_packed(self, packed: bytes, now: float) -> None:
+        """As :meth:`_consider`; most of what is heard is known already, and not even read."""
+        link = self._links.table.get(packed_node_id(packed))
+        if link is None or packed_version(packed) > link.record.version:
+            self._consider(unpack(packed, self._config.dimensions), packed, now)
+
     def _introduced(self, sender: NodeId, packed: bytes) -> NodeRecord:
         """What a node says about itself. Raises RemoteProtocolError if it is about somebody else."""
         record = unpack(packed, self._config.dimensions)
@@ -378,7 +389,7 @@ class Talk:
         link = self._links.add(record, packed, far, now)
         self._strangers.pop(node_id, None)
         if is_new:
-            link.told_incarnation = self._own.incarnation
+            link.told_incarnation, link.news_at = self._own.incarnation, now
             self._lost.pop(node_id, None)
             if len(self._links) <= self._config.near_links:
                 self._prober.probe_soon(node_id)
@@ -795,7 +806,7 @@ class Talk:
                 self._send(sender, ExchangeReply(tuple(link.packed for link in near)))
             case ExchangeReply():
                 for packed in message.records[:EXCHANGE_RECORDS]:
-                    self._consider(unpack(packed, self._config.dimensions), packed, now)
+                    self._consider_packed(packed, now)
             case Relay():
                 self._answer_relay(sender, message, now)
             case Relayed():

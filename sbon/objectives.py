@@ -47,6 +47,9 @@ class NearestTo(msgspec.Struct, frozen=True, array_like=True, tag=0):
             return math.inf
         return self.place.rtt_ms(host.coordinate)
 
+    def guide(self) -> NearestTo:
+        return self
+
     def check(self, dimensions: int) -> None:
         self.place.check(dimensions)
 
@@ -86,6 +89,9 @@ class LeastUsage(msgspec.Struct, frozen=True, array_like=True, tag=1):
             cost += link_usage(end.rate_bytes_per_s, end.rtt_ms(host))
         return cost
 
+    def guide(self) -> LeastUsage:
+        return LeastUsage(self.endpoints)
+
     def check(self, dimensions: int) -> None:
         if not 0 < len(self.endpoints) <= MAX_ENDPOINTS:
             raise RemoteProtocolError(f"an objective with {len(self.endpoints)} endpoints")
@@ -109,6 +115,9 @@ class HasProperty(msgspec.Struct, frozen=True, array_like=True, tag=2):
         if (self.name and host.name != self.name) or (self.accepts_operators and not host.accepts_operators):
             return math.inf
         return self.place.rtt_ms(host.coordinate)
+
+    def guide(self) -> NearestTo:
+        return NearestTo(self.place)
 
     def check(self, dimensions: int) -> None:
         self.place.check(dimensions)
