@@ -1,6 +1,6 @@
 """What a daemon at rest costs: its share of a core and its memory, joined with several others and without its engine.
 
-    python -m tests.benchmarks.rest [--daemons 8] [--seconds 60]
+    python -m tests.benchmarks.rest [--daemons 24] [--seconds 60]
 
 Prints JSON. Beside the daemons runs a bare trio process, which sends itself ten small datagrams a second: what any
 daemon with a socket and an event loop in this Python costs at least. `ratio` is the daemons' mean over that.
@@ -146,7 +146,7 @@ def summary(daemons: Sequence[Cost], bare: Cost) -> dict[str, object]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description="What a daemon at rest costs.")
-    parser.add_argument("--daemons", type=int, default=8)
+    parser.add_argument("--daemons", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--settle-s", type=float, default=SETTLE_S)
     parsed = parser.parse_args(arguments)

@@ -24,9 +24,12 @@ SETTLE_S = 30.0
 #: agree is shown by tests/benchmarks/lab_error.py, which takes longer.
 AGREEMENT = 1.3
 SIMULATED_SEEDS = range(1, 9)
-#: From the cut until nobody holds the host for alive; and from the mending until it is one of them again.
-DETECTION_S = 15.0
-RETURN_S = 30.0
+#: From the cut until nobody else holds the host for alive: 8 s are wanted, the rest is for a busy machine. The host
+#: itself takes longer to lose everybody: it rather suspects its own network first.
+DETECTION_S = 12.0
+ALONE_S = 40.0
+#: From the mending until it is one of them again.
+RETURN_S = 40.0
 JOIN_S = 30.0
 
 RTT_MS = cloud_regions()
@@ -63,7 +66,7 @@ def test_a_host_that_is_cut_off_is_found_and_healed_is_back(area: WideArea) -> N
     try:
         area.until(lambda: all(lonely.name not in node.nodes() for node in others), DETECTION_S)
         assert see(others, {node.name for node in others})
-        area.until(lambda: set(lonely.nodes()) == {lonely.name}, DETECTION_S)
+        area.until(lambda: set(lonely.nodes()) == {lonely.name}, ALONE_S)
     finally:
         area.lab.reconnect(lonely.host)
     area.until(lambda: see(area.nodes, set(NAMES)), RETURN_S)
