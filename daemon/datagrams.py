@@ -14,7 +14,7 @@ from overlay.events import Event, Joined, JoinFailed, SearchFinished
 from overlay.identity import NodeId
 from overlay.node import Overlay
 from overlay.records import Address, NodeRecord
-from overlay.sessions import MAX_SEALED_BYTES
+from overlay.session_wire import MAX_SEALED_BYTES
 from sbon.errors import SbonError, UnavailableError
 from sbon.objectives import Objective
 

@@ -15,48 +15,40 @@ and goes on with what it had. So nobody can close or replace a session by repeat
 * A HELLO that is not accepted is answered with a REFUSED. It is not authenticated and only explains a failure.
 
 What a session and a handshake weigh is bounded by tables and budgets; what they refuse is counted. How keys are made
-and datagrams sealed is the :class:`Suite`'s business: :mod:`overlay.sealing`, or a fake one in simulations.
-
-Datagrams (big-endian; the first byte is the version in the high and the kind in the low half):
-
-    HELLO     kind, initiator's index (4), salt (16), credentials
-    WELCOME   kind, initiator's index (4), responder's index (4), salt (16), credentials, seal of nothing (16)
-    SEALED    kind, receiver's index (4), counter (4), body, tag (16)
-    RESET     kind, index (4), counter (4)
-    REFUSED   kind, initiator's index (4), reason (1)
+and datagrams sealed is the :class:`Suite`'s business: :mod:`overlay.sealing`, or a fake one in simulations. How the
+datagrams look is in :mod:`overlay.session_wire`.
 """
 
 from __future__ import annotations
 
 import math
 import random
-import struct
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection
 
 from overlay.certificates import Refusal, RefusedError
 from overlay.identity import NodeId
 from overlay.records import Address
 from overlay.session import WINDOW, Answer, Attempt, Budget, Session
-from overlay.session_events import Received, SessionEvent, SessionFailed, SessionOpened
-from overlay.suite import SALT_BYTES, TAG_BYTES, Claims, Suite
+from overlay.session_events import Received, SessionEvent, SessionOpened
+from overlay.session_output import SessionOutput
+from overlay.session_wire import (
+    HEAD,
+    HEADER_BYTES,
+    HELLO,
+    HELLO_HEAD_BYTES,
+    MAX_BODY_BYTES,
+    MAX_HANDSHAKE_BYTES,
+    REFUSED,
+    REFUSED_LAYOUT,
+    RESET,
+    SEALED,
+    SESSION_VERSION,
+    WELCOME,
+    WELCOME_HEAD_BYTES,
+)
+from overlay.suite import TAG_BYTES, Claims, Suite
 from sbon.errors import RemoteProtocolError, UnavailableError, UnknownKindError
-
-__all__ = ["MAX_BODY_BYTES", "SEAL_BYTES", "Received", "SessionEvent", "SessionFailed", "SessionOpened", "Sessions"]
-
-SESSION_VERSION = 2
-HELLO, WELCOME, SEALED, RESET, REFUSED = (SESSION_VERSION << 4 | kind for kind in range(1, 6))
-_HEAD = struct.Struct(">BII")
-_REFUSED = struct.Struct(">BIB")
-HEADER_BYTES = _HEAD.size
-#: What sealing adds to a body.
-SEAL_BYTES = HEADER_BYTES + TAG_BYTES
-#: Below the smallest path MTU in common use.
-MAX_SEALED_BYTES = 1200
-MAX_BODY_BYTES = MAX_SEALED_BYTES - SEAL_BYTES
-_HELLO_HEAD_BYTES = 5 + SALT_BYTES
-_WELCOME_HEAD_BYTES = HEADER_BYTES + SALT_BYTES
-_MAX_HANDSHAKE_BYTES = 600
 
 #: New keys are made long before the counter, four bytes on the wire, is used up.
 RENEW_COUNTER = 2**31
@@ -80,12 +72,8 @@ CHECK_PERIOD_S = 30.0
 MAX_ATTEMPTS = 32
 MAX_TENTATIVE = 64
 MAX_BAD_ANSWERS = 8
-MAX_OUTGOING = 1000
-MAX_EVENTS = 1000
 #: Handshakes answered per second: at 0.5 ms each, a tenth of a core.
 HELLOS_PER_S = 200.0
-#: Resets and refusals sent per second.
-HINTS_PER_S = 20.0
 
 
 class Sessions:
@@ -114,14 +102,12 @@ class Sessions:
         self._attempt_by_index: dict[int, Attempt] = {}
         self._answers: dict[NodeId, Answer] = {}
         self._retired: deque[tuple[float, Session]] = deque()
-        self._outgoing: list[tuple[bytes, Address]] = []
-        self._events: list[SessionEvent] = []
         self._hellos = Budget(HELLOS_PER_S, now)
-        self._hints = Budget(HINTS_PER_S, now)
+        self._output = SessionOutput(now)
         self._timer = math.inf
         self._check_at = math.inf
         #: "hello_sent", "welcome_sent", "opened", "failed", "evicted", "refused", "over_budget", "forged", ...
-        self.counters: Counter[str] = Counter()
+        self.counters = self._output.counters
 
     # --- reading
 
@@ -145,8 +131,7 @@ class Sessions:
         assert len(self._peers) <= self._capacity
         assert len(self._answers) <= MAX_TENTATIVE
         assert len(self._attempts) <= MAX_ATTEMPTS
-        assert len(self._outgoing) <= MAX_OUTGOING
-        assert len(self._events) <= MAX_EVENTS
+        self._output.validate()
         expected: set[int] = set()
         for node_id, session in self._peers.items():
             assert session.node_id == node_id != self.node_id
@@ -176,9 +161,9 @@ class Sessions:
         if attempt is not None:
             attempt.expected = attempt.expected or node_id
         elif node_id == self.node_id:
-            self._fail(address, node_id, Refusal.OWN_ADDRESS.text)
+            self._output.fail(address, node_id, Refusal.OWN_ADDRESS.text)
         elif len(self._attempts) >= MAX_ATTEMPTS:
-            self._fail(address, node_id, "too many handshakes at once: try again")
+            self._output.fail(address, node_id, "too many handshakes at once: try again")
         else:
             index, salt = self._new_index(), self._suite.salt()
             hello = b"".join((bytes((HELLO,)), index.to_bytes(4, "big"), salt, self._suite.credentials))
@@ -198,7 +183,7 @@ class Sessions:
         if counter >= RENEW_COUNTER:
             self._renew_used_up(session, now)
         session.used_at = now
-        return session.channel.seal(counter, _HEAD.pack(SEALED, session.remote_index, counter), body)
+        return session.channel.seal(counter, HEAD.pack(SEALED, session.remote_index, counter), body)
 
     def receive(self, data: bytes, source: Address, now: float) -> Received | None:
         """Take a datagram. None if there is nothing in it for others; RemoteProtocolError if it is to be counted as
@@ -206,10 +191,10 @@ class Sessions:
         if len(data) < HEADER_BYTES or data[0] != SEALED:
             self._receive_handshake(data, source, now)
             return None
-        _, index, counter = _HEAD.unpack_from(data)
+        _, index, counter = HEAD.unpack_from(data)
         session = self._by_index.get(index)
         if session is None:
-            self._hint(_HEAD.pack(RESET, index, counter), source, now, "unknown_index")
+            self._output.hint(HEAD.pack(RESET, index, counter), source, now, "unknown_index")
             return None
         ahead = counter - session.highest
         if ahead <= 0 and (ahead <= -WINDOW or not session.missing >> -ahead & 1):
@@ -252,17 +237,11 @@ class Sessions:
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
         """Handshakes to be sent now."""
-        if not self._outgoing:
-            return []
-        outgoing, self._outgoing = self._outgoing, []
-        return outgoing
+        return self._output.datagrams() if self._output.outgoing else []
 
     def events(self) -> list[SessionEvent]:
         """What has happened since the last call."""
-        if not self._events:
-            return []
-        events, self._events = self._events, []
-        return events
+        return self._output.events() if self._output.happened else []
 
     # --- time
 
@@ -276,7 +255,7 @@ class Sessions:
         for attempt in list(self._attempts.values()):
             if now >= attempt.give_up_at:
                 self._end_attempt(attempt)
-                self._fail(attempt.address, attempt.expected, attempt.reason)
+                self._output.fail(attempt.address, attempt.expected, attempt.reason)
             elif now >= attempt.retry_at:
                 self._send_hello(attempt, now)
         for node_id, answer in list(self._answers.items()):
@@ -306,7 +285,7 @@ class Sessions:
         for session in list(self._peers.values()):
             if session.expires_at <= now:
                 self.close(session.node_id)
-                self._fail(session.address, session.node_id, Refusal.EXPIRED.text)
+                self._output.fail(session.address, session.node_id, Refusal.EXPIRED.text)
             elif session.expires_at < math.inf:
                 self._check_at = now + CHECK_PERIOD_S
                 if session.expires_at - now < RENEW_BEFORE_S:
@@ -330,13 +309,13 @@ class Sessions:
         if not data:
             raise RemoteProtocolError("an empty datagram")
         kind = data[0]
-        if kind == HELLO and _HELLO_HEAD_BYTES < len(data) <= _MAX_HANDSHAKE_BYTES:
+        if kind == HELLO and HELLO_HEAD_BYTES < len(data) <= MAX_HANDSHAKE_BYTES:
             self._on_hello(data, source, now)
-        elif kind == WELCOME and _WELCOME_HEAD_BYTES + TAG_BYTES < len(data) <= _MAX_HANDSHAKE_BYTES:
+        elif kind == WELCOME and WELCOME_HEAD_BYTES + TAG_BYTES < len(data) <= MAX_HANDSHAKE_BYTES:
             self._on_welcome(data, now)
-        elif kind == RESET and len(data) == _HEAD.size:
+        elif kind == RESET and len(data) == HEAD.size:
             self._on_reset(data, source, now)
-        elif kind == REFUSED and len(data) == _REFUSED.size:
+        elif kind == REFUSED and len(data) == REFUSED_LAYOUT.size:
             self._on_refused(data)
         elif kind >> 4 != SESSION_VERSION or kind > REFUSED or kind < HELLO:
             raise UnknownKindError(f"a datagram of an unknown kind or version: {kind:#04x}")
@@ -349,7 +328,7 @@ class Sessions:
             return
         remote_index = int.from_bytes(hello[1:5], "big")
         try:
-            claims = self._suite.check(hello[_HELLO_HEAD_BYTES:], now)
+            claims = self._suite.check(hello[HELLO_HEAD_BYTES:], now)
             self._check_claims(claims.node_id, claims.boot_id, now)
             if self._ours_counts(claims.node_id, source):
                 self.counters["crossed"] += 1
@@ -358,9 +337,9 @@ class Sessions:
             if answer is None or answer.hello != hello:
                 answer = self._answer(hello, remote_index, source, claims, now)
         except RefusedError as error:
-            self._hint(_REFUSED.pack(REFUSED, remote_index, error.refusal), source, now, "refused")
+            self._output.hint(REFUSED_LAYOUT.pack(REFUSED, remote_index, error.refusal), source, now, "refused")
             raise
-        self._send(answer.welcome, source, "welcome_sent")
+        self._output.send(answer.welcome, source, "welcome_sent")
 
     def _check_claims(self, node_id: NodeId, boot_id: int, now: float) -> None:
         """Raise RefusedError unless a session with that boot of that node can be opened now."""
@@ -380,9 +359,9 @@ class Sessions:
 
     def _answer(self, hello: bytes, remote_index: int, source: Address, claims: Claims, now: float) -> Answer:
         index, salt = self._new_index(), self._suite.salt()
-        head = _HEAD.pack(WELCOME, remote_index, index)
+        head = HEAD.pack(WELCOME, remote_index, index)
         said = b"".join((head, salt, self._suite.credentials))
-        salts = hello[5:_HELLO_HEAD_BYTES] + salt
+        salts = hello[5:HELLO_HEAD_BYTES] + salt
         channel = self._suite.agree(claims, salts, hello + said, initiator=False)
         session = Session(index, remote_index, source, claims, channel)
         old = self._answers.pop(claims.node_id, None)
@@ -398,7 +377,7 @@ class Sessions:
         return answer
 
     def _on_welcome(self, welcome: bytes, now: float) -> None:
-        _, index, remote_index = _HEAD.unpack_from(welcome)
+        _, index, remote_index = HEAD.unpack_from(welcome)
         attempt = self._attempt_by_index.get(index)
         if attempt is None or attempt.bad_answers >= MAX_BAD_ANSWERS:
             self.counters["unexpected_welcome"] += 1
@@ -412,22 +391,22 @@ class Sessions:
         self._end_attempt(attempt)
         self._by_index[session.index] = session
         self._install(session, now)
-        self._send(self.seal(session.node_id, b"", now), session.address, "confirm_sent")
+        self._output.send(self.seal(session.node_id, b"", now), session.address, "confirm_sent")
 
     def _open_welcome(self, attempt: Attempt, welcome: bytes, remote_index: int, now: float) -> Session:
         said = welcome[:-TAG_BYTES]
-        claims = self._suite.check(said[_WELCOME_HEAD_BYTES:], now)
+        claims = self._suite.check(said[WELCOME_HEAD_BYTES:], now)
         self._check_claims(claims.node_id, claims.boot_id, now)
         if attempt.expected not in (None, claims.node_id):
             raise RemoteProtocolError("another node has that address now")
-        salts = attempt.salt + said[HEADER_BYTES:_WELCOME_HEAD_BYTES]
+        salts = attempt.salt + said[HEADER_BYTES:WELCOME_HEAD_BYTES]
         channel = self._suite.agree(claims, salts, attempt.hello + said, initiator=True)
         if channel.open(0, welcome, len(said)) is None:
             raise RefusedError(Refusal.FORGED)
         return Session(attempt.index, remote_index, attempt.address, claims, channel)
 
     def _on_reset(self, data: bytes, source: Address, now: float) -> None:
-        _, remote_index, counter = _HEAD.unpack(data)
+        _, remote_index, counter = HEAD.unpack(data)
         for session in self._peers.values():
             # The counter shows that whoever sent this has seen a datagram of ours.
             if session.remote_index == remote_index and session.address == source:
@@ -439,7 +418,7 @@ class Sessions:
         self.counters["unexpected_reset"] += 1
 
     def _on_refused(self, data: bytes) -> None:
-        _, index, code = _REFUSED.unpack(data)
+        _, index, code = REFUSED_LAYOUT.unpack(data)
         attempt = self._attempt_by_index.get(index)
         if attempt is None:
             self.counters["unexpected_refusal"] += 1
@@ -486,7 +465,7 @@ class Sessions:
         if attempt is not None and attempt.expected in (None, session.node_id):
             self._end_attempt(attempt)
         self.counters["opened"] += 1
-        self._tell(SessionOpened(session.node_id, session.boot_id, session.address))
+        self._output.tell(SessionOpened(session.node_id, session.boot_id, session.address))
 
     def _make_room(self) -> None:
         if len(self._peers) >= self._capacity:
@@ -512,7 +491,7 @@ class Sessions:
                 return index
 
     def _send_hello(self, attempt: Attempt, now: float) -> None:
-        self._send(attempt.hello, attempt.address, "hello_sent")
+        self._output.send(attempt.hello, attempt.address, "hello_sent")
         attempt.retry_at = now + attempt.retry_after_s
         attempt.retry_after_s *= 2
         self._wake_at(min(attempt.retry_at, attempt.give_up_at))
@@ -520,26 +499,3 @@ class Sessions:
     def _end_attempt(self, attempt: Attempt) -> None:
         del self._attempts[attempt.address]
         del self._attempt_by_index[attempt.index]
-
-    def _fail(self, address: Address, node_id: NodeId | None, reason: str) -> None:
-        self.counters["failed"] += 1
-        self._tell(SessionFailed(address, node_id, reason))
-
-    def _tell(self, event: SessionEvent) -> None:
-        if len(self._events) < MAX_EVENTS:
-            self._events.append(event)
-        else:
-            self.counters["event_dropped"] += 1
-
-    def _send(self, data: bytes, address: Address, counted_as: str) -> None:
-        if len(self._outgoing) < MAX_OUTGOING:
-            self.counters[counted_as] += 1
-            self._outgoing.append((data, address))
-        else:
-            self.counters["queue_full"] += 1
-
-    def _hint(self, data: bytes, address: Address, now: float, counted_as: str) -> None:
-        """Answer somebody unknown, with less than was sent and not too often."""
-        self.counters[counted_as] += 1
-        if self._hints.take(now):
-            self._send(data, address, "hint_sent")

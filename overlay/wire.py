@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from overlay.messages import KIND_OF, Message
-from overlay.sessions import MAX_BODY_BYTES
+from overlay.session_wire import MAX_BODY_BYTES
 from sbon.errors import RemoteProtocolError, UnknownKindError
 
 #: Everything that msgspec raises for bytes that are not what they should be, and what deep nesting raises.

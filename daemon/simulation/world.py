@@ -22,7 +22,7 @@ from daemon.simulation.latency import Network
 from overlay.events import Event
 from overlay.node import Overlay
 from overlay.records import Address
-from overlay.sessions import MAX_SEALED_BYTES
+from overlay.session_wire import MAX_SEALED_BYTES
 
 Action = Callable[[], None]
 #: Target of what is not for a node: the payload is an action.

@@ -31,7 +31,8 @@ from overlay.identity import NodeId
 from overlay.node import Overlay
 from overlay.records import NodeRecord
 from overlay.session_events import SessionOpened
-from overlay.sessions import GIVE_UP_S, MAX_BAD_ANSWERS, MAX_BODY_BYTES, Sessions
+from overlay.session_wire import MAX_BODY_BYTES, REFUSED, RESET, WELCOME
+from overlay.sessions import GIVE_UP_S, MAX_BAD_ANSWERS, Sessions
 from sbon.coordinate import origin
 from sbon.errors import RemoteProtocolError, UnknownKindError
 from sbon.frames import FrameReader, frame
@@ -108,8 +109,8 @@ class SessionTarget:
         handshakes = [data for _, data, to in wire.sent if to == self.victim.address]
         hello = self._greeting(self.other)
         sealed = [self.peer.say(self.victim, rng_body, 0.0) for rng_body in (b"x", b"y" * 60, b"z" * 1000)]
-        refused = bytes((0x25,)) + hello[1:5] + b"\1"
-        reset = bytes((0x24,)) + self.victim.say(self.peer, b"", 0.0)[1:9]
+        refused = bytes((REFUSED,)) + hello[1:5] + b"\1"
+        reset = bytes((RESET,)) + self.victim.say(self.peer, b"", 0.0)[1:9]
         self.corpus = [hello, hello, *sealed, *sealed, *handshakes, refused, reset]
         self.allowed = set(self.corpus)
         self.events_seen = len(self.victim.opened())
@@ -124,7 +125,7 @@ class SessionTarget:
         self.victim.sessions.connect(self.other.address, self.now)
         ((hello, _),) = self.victim.sessions.datagrams_to_send(self.now)
         self.other.sessions.receive(hello, self.victim.address, self.now)
-        answers = [data for data, _ in self.other.sessions.datagrams_to_send(self.now) if data[0] == 0x22]
+        answers = [data for data, _ in self.other.sessions.datagrams_to_send(self.now) if data[0] == WELCOME]
         self.welcome = answers[-1] if answers else hello
         self.allowed |= {self.welcome, hello}
         self.welcomes = 0

@@ -12,24 +12,17 @@ from daemon.simulation.plain_suite import FakeSuite
 from overlay.certificates import Trust
 from overlay.session import WINDOW
 from overlay.session_events import Received
+from overlay.session_output import HINTS_PER_S
+from overlay.session_wire import HELLO, MAX_BODY_BYTES, MAX_SEALED_BYTES, REFUSED, RESET, SEAL_BYTES, SEALED, WELCOME
 from overlay.sessions import (
     GIVE_UP_S,
-    HELLO,
     HELLOS_PER_S,
-    HINTS_PER_S,
     IN_USE_S,
     MAX_ATTEMPTS,
-    MAX_BODY_BYTES,
-    MAX_SEALED_BYTES,
     MAX_TENTATIVE,
-    REFUSED,
     RENEW_COUNTER,
-    RESET,
     RETIRED_S,
-    SEAL_BYTES,
-    SEALED,
     TENTATIVE_S,
-    WELCOME,
 )
 from sbon.errors import RemoteProtocolError, UnavailableError, UnknownKindError
 from tests.overlay.session_nodes import SessionNode, Wire, address_of, cluster_trust
