@@ -39,6 +39,8 @@ class Link:
 
     record: NodeRecord
     packed: bytes
+    #: Predicted round trip from here, kept because it is asked for all the time.
+    away_ms: float
     far: bool
     since: float
     heard_at: float
@@ -124,9 +126,7 @@ class Links:
         place = record.coordinate
         away_ms = here.rtt_ms(place)
         nearer = [
-            link.record.coordinate
-            for link in self.table.values()
-            if not link.far and here.rtt_ms(link.record.coordinate) * NEARER <= away_ms
+            link.record.coordinate for link in self.table.values() if not link.far and link.away_ms * NEARER <= away_ms
         ]
         asked = sum(candidate.asked and not candidate.far for candidate in self.candidates.values())
         if len(nearer) + asked < self._config.near_links:
@@ -146,27 +146,38 @@ class Links:
             return True, None
         if far or not self._is_wanted_near(record, here):
             return False, None
-        surplus = self._surplus(here)
+        surplus = self._surplus()
         return surplus is not None or len(self.table) < config.max_links, surplus
 
-    def add(self, record: NodeRecord, packed: bytes, far: bool, now: float) -> Link:
+    def add(self, record: NodeRecord, packed: bytes, far: bool, here: Coordinate, now: float) -> Link:
         """From now on it is a neighbour. If it is one already, nothing changes but its record."""
         self.candidates.pop(record.node_id, None)
         link = self.table.get(record.node_id)
         if link is None:
-            link = self.table[record.node_id] = Link(record, packed, far, now, now, told_at=now)
+            link = Link(record, packed, here.rtt_ms(record.coordinate), far, now, now, told_at=now)
+            self.table[record.node_id] = link
         elif record.supersedes(link.record):
-            link.record, link.packed = record, packed
+            self.update(link, record, packed, here)
         return link
+
+    def update(self, link: Link, record: NodeRecord, packed: bytes, here: Coordinate) -> None:
+        """A newer record of a neighbour."""
+        link.record, link.packed = record, packed
+        link.away_ms = here.rtt_ms(record.coordinate)
+
+    def moved(self, here: Coordinate) -> None:
+        """We are at another place now."""
+        for link in self.table.values():
+            link.away_ms = here.rtt_ms(link.record.coordinate)
 
     def remove(self, node_id: NodeId) -> Link | None:
         return self.table.pop(node_id, None)
 
-    def to_drop(self, here: Coordinate, now: float) -> NodeId | None:
+    def to_drop(self, now: float) -> NodeId | None:
         """A neighbour to part with, now and then, so that there is room for nearer and for fresh ones."""
         config = self._config
         if len(self.table) > config.max_links - PLACES_LEFT:
-            return self._surplus(here)
+            return self._surplus()
         far = [(link.since, node_id) for node_id, link in self.table.items() if link.far]
         if len(far) >= config.far_links and len(self.table) > config.few_links:
             since, oldest = min(far)
@@ -174,11 +185,9 @@ class Links:
                 return oldest
         return None
 
-    def _surplus(self, here: Coordinate) -> NodeId | None:
+    def _surplus(self) -> NodeId | None:
         """The farthest neighbour that is neither among the nearest nor leads anywhere that a nearer one does not."""
-        near = sorted(
-            (here.rtt_ms(link.record.coordinate), node_id) for node_id, link in self.table.items() if not link.far
-        )
+        near = sorted((link.away_ms, node_id) for node_id, link in self.table.items() if not link.far)
         kept: list[Coordinate] = []
         surplus = None
         for away_ms, node_id in near:

@@ -226,7 +226,7 @@ class Talk:
             self._exchange(now)
         if now >= self._drop_at:
             self._drop_at = now + DROP_INTERVAL_S
-            surplus = self._links.to_drop(self._own.coordinate, now)
+            surplus = self._links.to_drop(now)
             if surplus is not None and (self._samples or not self._links.table[surplus].far):
                 self._unlink(surplus, now)
         self._mix(now)
@@ -291,6 +291,7 @@ class Talk:
             or abs(raw.error - advertised.error) >= ADVERTISE_ERROR
         ):
             self._change_own(coordinate=raw)
+            self._links.moved(raw)
 
     def _change_own(self, **changes: object) -> None:
         """Advertise something new about ourselves under a higher incarnation. Heartbeats spread it."""
@@ -338,7 +339,7 @@ class Talk:
         link = self._links.table.get(record.node_id)
         if link is not None:
             if record.boot_id == link.record.boot_id and record.supersedes(link.record):
-                link.record, link.packed = record, packed
+                self._links.update(link, record, packed, self._own.coordinate)
         elif (
             record.node_id != self._own.node_id
             and record.node_id not in self._lost
@@ -363,8 +364,11 @@ class Talk:
             if sender in self._links:
                 self._drop_link(sender)
             self._links.refused(record, reply.record, now)
-        elif sender in self._links or (candidate is not None and len(self._links) < self._config.max_links):
-            self._add_link(record, reply.record, candidate is not None and candidate.far, now)
+        elif sender in self._links or (
+            (candidate is not None or sender in self._lost) and len(self._links) < self._config.max_links
+        ):
+            # Who was lost is asked again without being a candidate, as a far one.
+            self._add_link(record, reply.record, candidate is None or candidate.far, now)
         else:
             self._send(sender, Unlink(True))
 
@@ -386,7 +390,7 @@ class Talk:
     def _add_link(self, record: NodeRecord, packed: bytes, far: bool, now: float) -> None:
         node_id = record.node_id
         is_new = node_id not in self._links
-        link = self._links.add(record, packed, far, now)
+        link = self._links.add(record, packed, far, self._own.coordinate, now)
         self._strangers.pop(node_id, None)
         if is_new:
             link.told_incarnation, link.news_at = self._own.incarnation, now
@@ -461,8 +465,7 @@ class Talk:
                 continue
             if silent_at <= now:
                 link.suspect = True
-                rtt_ms = self._own.coordinate.rtt_ms(link.record.coordinate)
-                self._checks.start(node_id, link.loss, rtt_ms, len(table), now)
+                self._checks.start(node_id, link.loss, link.away_ms, len(table), now)
                 self._events.append(MemberSuspected(link.shown))
             elif silent_at < next_at:
                 next_at = silent_at
