@@ -44,7 +44,7 @@ class Link:
     far: bool
     since: float
     heard_at: float
-    #: When anything was last sent to it, and which of our own incarnations it knows.
+    #: When anything was last sent to it; and which of our own incarnations it knows, and since when.
     told_at: float
     told_incarnation: int = -1
     news_at: float = -math.inf
@@ -101,7 +101,10 @@ class Links:
     def propose_far(self, record: NodeRecord, packed: bytes, now: float) -> bool:
         """The same for a random one as a far neighbour."""
         node_id = record.node_id
-        if node_id in self.table or node_id in self.candidates or self.far_count >= self._config.far_links:
+        if node_id in self.table or node_id in self.candidates:
+            return False
+        asked = sum(candidate.asked and candidate.far for candidate in self.candidates.values())
+        if self.far_count + asked >= self._config.far_links:
             return False
         return self._add(Candidate(record, packed, True, now + ANSWER_S, asked=True))
 
@@ -140,7 +143,7 @@ class Links:
         config = self._config
         if record.node_id in self.table:
             return True, None
-        if far and self.far_count >= FAR_ACCEPTED * config.far_links:
+        if far and self.far_count >= FAR_ACCEPTED * config.far_links and not self.are_few:
             return False, None
         if len(self.table) < config.max_links - (0 if far else PLACES_LEFT):
             return True, None

@@ -97,6 +97,8 @@ class JoinAttempt:
     deadline: float
     retry_at: float
     node_id: NodeId | None = None
+    #: Nobody asked for it, so nobody is told how it ends.
+    quiet: bool = False
 
 
 @dataclass(slots=True)
@@ -152,6 +154,8 @@ class Talk:
         self._relays: dict[int, _Relay] = {}
         self._relayed_checks: Counter[NodeId] = Counter()
         self._joins: dict[Address, JoinAttempt] = {}
+        #: Where we were taken in: asked again when we are alone.
+        self._entry: Address | None = None
         self._outgoing: deque[tuple[NodeId, Message | None, object]] = deque()
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._tick_s = min(1.0, config.probe_interval_s)
@@ -194,7 +198,7 @@ class Talk:
             return self._now
         if self._checks.table:
             timer = min(timer, self._checks.next_timer())
-        if self._links.table or self._strangers or self._lost or self._links.candidates:
+        if self._links.table or self._strangers or self._lost or self._links.candidates or self._entry:
             timer = min(timer, self._tick_at, self._silent_at)
         return timer
 
@@ -230,14 +234,14 @@ class Talk:
             if surplus is not None and (self._samples or not self._links.table[surplus].far):
                 self._unlink(surplus, now)
         self._mix(now)
-        if self._lost and now >= self._reconnect_at:
+        if now >= self._reconnect_at and (self._lost or not self._links.table):
             self._reconnect(now)
 
     # --- probing
 
     def _probe(self, now: float) -> None:
         if now >= self._fresh_at and self._samples:
-            self._fresh_at = now + self._config.fresh_peer_interval_s
+            self._fresh_at = now + (0.0 if self._links.are_few else self._config.fresh_peer_interval_s)
             record, _ = self._samples.popleft()
             if not self._sessions.is_open(record.node_id) and record.node_id not in self._links.candidates:
                 self._say(record, Ping(0), now, True)
@@ -280,7 +284,9 @@ class Talk:
     def _take_sample(self, packed: bytes, now: float) -> None:
         record = unpack(packed, self._config.dimensions)
         if record.node_id != self._own.node_id and record.node_id not in self._lost:
-            self._consider(record, packed, now)
+            # A random node is asked as one first: a full one may have a place for such only.
+            if not self._ask_for_far_link(record, packed, now):
+                self._consider(record, packed, now)
             self._samples.append((record, packed))
 
     def _advertise_if_moved(self) -> None:
@@ -305,12 +311,11 @@ class Talk:
         silence_s = self._config.beat_interval_s - self._tick_s / 2
         incarnation = self._own.incarnation
         for node_id, link in self._links.table.items():
-            if now - link.told_at >= silence_s:
-                if link.told_incarnation != incarnation and now - link.news_at >= NEWS_INTERVAL_S:
-                    link.told_incarnation, link.news_at = incarnation, now
-                    self._send(node_id, Beat(self._packed))
-                else:
-                    self._send(node_id, None)
+            if link.told_incarnation != incarnation and now - link.news_at >= NEWS_INTERVAL_S:
+                link.told_incarnation, link.news_at = incarnation, now
+                self._send(node_id, Beat(self._packed))
+            elif now - link.told_at >= silence_s:
+                self._send(node_id, None)
 
     def _exchange(self, now: float) -> None:
         """Ask a neighbour whom it knows near our place."""
@@ -329,10 +334,14 @@ class Talk:
 
     def _mix(self, now: float) -> None:
         """Look for random neighbours among those that probing brought."""
-        if self._samples and self._links.far_count < self._config.far_links:
-            record, packed = self._samples[-1]
-            if self._links.propose_far(record, packed, now):
-                self._say(record, LinkRequest(self._packed, far=True), now)
+        if self._samples:
+            self._ask_for_far_link(*self._samples[-1], now)
+
+    def _ask_for_far_link(self, record: NodeRecord, packed: bytes, now: float) -> bool:
+        is_asked = self._links.propose_far(record, packed, now)
+        if is_asked:
+            self._say(record, LinkRequest(self._packed, far=True), now)
+        return is_asked
 
     def _consider(self, record: NodeRecord, packed: bytes, now: float) -> None:
         """We heard of a node: bring up to date what we know of it, or ask it to be our neighbour if it is near."""
@@ -394,7 +403,8 @@ class Talk:
         self._strangers.pop(node_id, None)
         if is_new:
             link.told_incarnation, link.news_at = self._own.incarnation, now
-            self._lost.pop(node_id, None)
+            if self._lost.pop(node_id, None) is not None:
+                self._reconnect_at = now  # the others may be back, too
             if len(self._links) <= self._config.near_links:
                 self._prober.probe_soon(node_id)
             self._events.append(MemberJoined(record))
@@ -538,6 +548,11 @@ class Talk:
         if self._lost:
             lost = self._lost[self._rng.choice(list(self._lost))]
             self._say(lost.record, LinkRequest(self._packed, far=True), now)
+        if not self._links.table and self._entry is not None and not self._joins:
+            # All whom we heard of had no room for us, or are gone.
+            deadline = now + self._config.join_timeout_s
+            self._joins[self._entry] = JoinAttempt(self._rng.getrandbits(31), deadline, now, quiet=True)
+            self._retry_joins(now)
 
     def _is_forgotten(self, lost: Lost, now: float) -> bool:
         return now - lost.since > self._config.forget_after_s
@@ -561,15 +576,18 @@ class Talk:
         for table in (self._strangers, self._lost, self._waiting, self._relays, self._relayed_checks, self._joins):
             table.clear()
         self._samples.clear()
+        self._entry = None
 
     # --- joining
+
+    def _join_failed(self, address: Address, reason: str) -> None:
+        if not self._joins.pop(address).quiet:
+            self._events.append(JoinFailed(address, reason))
 
     def _retry_joins(self, now: float) -> None:
         for address, attempt in list(self._joins.items()):
             if attempt.deadline <= now:
-                del self._joins[address]
-                reason = f"no answer within {self._config.join_timeout_s:g} s: is a node listening there?"
-                self._events.append(JoinFailed(address, reason))
+                self._join_failed(address, f"no answer within {self._config.join_timeout_s:g} s: is a node listening there?")
             elif attempt.retry_at <= now:
                 attempt.retry_at = now + self._config.join_retry_s
                 if attempt.node_id is not None and self._sessions.is_open(attempt.node_id):
@@ -588,16 +606,16 @@ class Talk:
         self._send(sender, JoinReply(join.nonce, self._packed, tuple(others)))
 
     def _take_join_reply(self, sender: NodeId, reply: JoinReply, now: float) -> None:
-        asked = [address for address, attempt in self._joins.items() if attempt.nonce == reply.nonce]
-        if not asked:
+        address = next((address for address, attempt in self._joins.items() if attempt.nonce == reply.nonce), None)
+        if address is None:
             return
-        del self._joins[asked[0]]
         if reply.reason:
-            reason = "".join(c for c in reply.reason[:MAX_REASON_LENGTH] if c.isprintable())
-            self._events.append(JoinFailed(asked[0], reason))
+            self._join_failed(address, "".join(c for c in reply.reason[:MAX_REASON_LENGTH] if c.isprintable()))
             return
         record = self._introduced(sender, reply.record)
-        self._events.append(Joined(asked[0], record))
+        self._entry = address
+        if not self._joins.pop(address).quiet:
+            self._events.append(Joined(address, record))
         self._exchange_at = now
         self._exchange_interval_s = self._config.min_exchange_interval_s
         self._consider(record, reply.record, now)
@@ -647,8 +665,7 @@ class Talk:
     def _session_failed(self, event: SessionFailed, now: float) -> None:
         attempt = self._joins.get(event.address)
         if attempt is not None and event.reason != NO_ANSWER:
-            del self._joins[event.address]
-            self._events.append(JoinFailed(event.address, event.reason))
+            self._join_failed(event.address, event.reason)
         if event.node_id is not None:
             self._cannot_reach(event.node_id, now)
 

@@ -1,4 +1,4 @@
-"""A plan placed by what an overlay of nodes knows: search by predicted usage, then the nodes' own measurements."""
+"""A plan placed by what an overlay of nodes knows: searches by predicted usage, then the nodes' own measurements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def view_from(network: FakeNetwork, index: int) -> CostView:
 def test_operators_go_where_the_real_matrix_says() -> None:
     matrix = truth.cloud_regions(6)
     network = full_mesh(matrix)
-    network.run(15.0)
+    network.run(10.0)
     ids = [network.nodes[index].record.node_id for index in range(6)]
     links = (
         Link("flights", "join", 10_000.0),
@@ -39,10 +39,11 @@ def test_operators_go_where_the_real_matrix_says() -> None:
         Link("aggregate", "sink", 50.0),
     )
     problem = PlacementProblem(links, {"flights": ids[2], "weather": ids[0], "sink": ids[5]})
-    node, view = network.nodes[5], view_from(network, 5)
+    view = view_from(network, 5)
     virtual = virtual_places(problem, view)
     candidates: dict[str, list[NodeRecord]] = {
-        operator: node.search(candidate_objective(problem, operator, virtual, view), 3) for operator in problem.unpinned
+        operator: list(network.search(5, candidate_objective(problem, operator, virtual, view), 3).found)
+        for operator in problem.unpinned
     }
     assert all(view.measured(a, b) is not None for a, b in paths_to_measure(problem, candidates))
     placement = choose(problem, candidates, view, virtual)
