@@ -79,7 +79,7 @@ class Overlay(Talk):
     @property
     def coordinate(self) -> Coordinate:
         """The raw coordinate, which moves with every probe; ``record.coordinate`` is the advertised one."""
-        return self._vivaldi.coordinate
+        return self._estimator.coordinate
 
     @property
     def has_left(self) -> bool:

@@ -18,25 +18,8 @@ _HEAD = struct.Struct(">16sQIHfBBB")
 _VERSION = struct.Struct(">QI")
 _ACCEPTS_OPERATORS = 1
 _IPV6 = 2
-#: Milliseconds and the error as single precision: 0.03 microseconds in 300 ms.
-_FLOATS = [struct.Struct(f">{count}f") for count in range(64)]
 
 _DECODING_ERRORS = (struct.error, ValueError, OverflowError, OSError)
-
-
-def pack_coordinate(coordinate: Coordinate) -> bytes:
-    """At most 128 bytes (DESIGN: Cost space)."""
-    numbers = (*coordinate.vector_ms, coordinate.height_ms, coordinate.error)
-    return _FLOATS[len(numbers)].pack(*numbers)
-
-
-def unpack_coordinate(data: bytes, dimensions: int) -> Coordinate:
-    """Not checked for what it means. Raises RemoteProtocolError unless it has ``dimensions`` dimensions."""
-    try:
-        *vector_ms, height_ms, error = _FLOATS[dimensions + 2].unpack(data)
-    except struct.error as problem:
-        raise RemoteProtocolError(f"not a coordinate of {dimensions} dimensions: {problem}") from problem
-    return Coordinate(tuple(vector_ms), height_ms, error)
 
 
 def pack(record: NodeRecord) -> bytes:
@@ -46,7 +29,7 @@ def pack(record: NodeRecord) -> bytes:
         address = socket.inet_pton(socket.AF_INET6 if is_ipv6 else socket.AF_INET, record.host)
     except OSError as error:
         raise ValueError(f"{record.host!r} is not a numeric address") from error
-    coordinate, name = pack_coordinate(record.coordinate), record.name.encode()
+    coordinate, name = record.coordinate.to_bytes(), record.name.encode()
     flags = record.accepts_operators * _ACCEPTS_OPERATORS + is_ipv6 * _IPV6
     head = _HEAD.pack(
         bytes.fromhex(record.node_id),
@@ -68,7 +51,7 @@ def unpack(data: bytes, dimensions: int) -> NodeRecord:
         family, address_size = (socket.AF_INET6, 16) if flags & _IPV6 else (socket.AF_INET, 4)
         at = _HEAD.size + address_size
         host = socket.inet_ntop(family, data[_HEAD.size : at])
-        coordinate = unpack_coordinate(data[at : at + coordinate_size], dimensions)
+        coordinate = Coordinate.from_bytes(data[at : at + coordinate_size], dimensions)
         at += coordinate_size
         if len(data) < at + name_size:
             raise RemoteProtocolError("a record that ends too early")

@@ -61,7 +61,7 @@ from overlay.records import Address, NodeRecord, Status
 from overlay.session_events import NO_ANSWER, SessionFailed, SessionOpened
 from overlay.sessions import Sessions
 from overlay.wire import decode, encode
-from sbon.coordinate import VivaldiState
+from sbon.coordinate_estimator import CoordinateEstimator
 from sbon.errors import RemoteProtocolError, UnknownKindError
 
 MAX_QUEUED = 2000
@@ -134,8 +134,8 @@ class Talk:
         self._rng = rng
         self._sessions = sessions
         sessions.is_kept = self._is_kept
-        self._vivaldi = VivaldiState(config.dimensions, use_height=config.use_height)
-        self._own = msgspec.structs.replace(record, coordinate=self._vivaldi.coordinate, status=Status.ALIVE)
+        self._estimator = CoordinateEstimator(config.dimensions, use_height=config.use_height)
+        self._own = msgspec.structs.replace(record, coordinate=self._estimator.coordinate, status=Status.ALIVE)
         try:
             self._own.check(config.dimensions)
             self._packed = pack(self._own)
@@ -273,13 +273,20 @@ class Talk:
         path = self._prober.answered(pong.nonce, sender, pong.held_us / 1000.0, now)
         if path is None or path.filter.value is None:
             return
-        self._vivaldi.update(path.filter.value, pong.coordinate, self._rng)
+        self._estimator.update(path.filter.value, pong.coordinate, self._rng)
         self._advertise_if_moved()
         config = self._config
         changed = self._prober.has_changed(path, config.path_change_ms, config.path_change_ratio)
         link = self._links.table.get(sender)
         if changed is not None and link is not None:
             self._events.append(PathChanged(link.record, *changed))
+
+    def _take_place(self, record: NodeRecord) -> None:
+        """A neighbour has moved: what its path measured tells more about our own place now."""
+        rtt_ms = self._prober.measured_rtt_ms(record.node_id)
+        if rtt_ms is not None and self._estimator.is_settling:
+            self._estimator.hear(rtt_ms, record.coordinate, self._rng)
+            self._advertise_if_moved()
 
     def _take_sample(self, packed: bytes, now: float) -> None:
         record = unpack(packed, self._config.dimensions)
@@ -291,7 +298,7 @@ class Talk:
 
     def _advertise_if_moved(self) -> None:
         """The advertised coordinate stays until the raw one has really moved (DESIGN: Cost space)."""
-        raw, advertised = self._vivaldi.coordinate, self._own.coordinate
+        raw, advertised = self._estimator.coordinate, self._own.coordinate
         if (
             raw.moved_ms(advertised) >= self._config.advertise_distance_ms
             or abs(raw.error - advertised.error) >= ADVERTISE_ERROR
@@ -802,7 +809,7 @@ class Talk:
             case Ping():
                 far = self._links.random_far() if message.wants_sample else None
                 sample = b"" if far is None or far.suspect or far.record.node_id == sender else far.packed
-                pong = Pong(message.nonce, 0, self._vivaldi.coordinate, sender in self._links, sample)
+                pong = Pong(message.nonce, 0, self._estimator.coordinate, sender in self._links, sample)
                 self._send(sender, pong, now)
             case Pong():
                 self._take_pong(sender, message, now)
@@ -811,7 +818,9 @@ class Talk:
                 if link is None:
                     self._take_heartbeat(sender, now)
                 else:
-                    self._consider(self._introduced(sender, message.record), message.record, now)
+                    record = self._introduced(sender, message.record)
+                    self._consider(record, message.record, now)
+                    self._take_place(record)
             case LinkRequest():
                 self._answer_link_request(sender, message, now)
             case LinkReply():

@@ -11,7 +11,6 @@ from daemon.simulation.plain_suite import FakeSuite
 from overlay.config import OverlayConfig
 from overlay.identity import NODE_ID_LENGTH, NodeId
 from overlay.node import Overlay
-from overlay.packing import pack_coordinate, unpack_coordinate
 from overlay.records import Address, NodeRecord
 from overlay.sessions import Sessions
 from sbon.coordinate import Coordinate, origin
@@ -59,4 +58,4 @@ def make_node(
 def advertised(node: Overlay) -> Coordinate:
     """The coordinate in the node's record as a third party has it: after its way over the wire."""
     coordinate = node.record.coordinate
-    return unpack_coordinate(pack_coordinate(coordinate), coordinate.dimensions)
+    return Coordinate.from_bytes(coordinate.to_bytes(), coordinate.dimensions)

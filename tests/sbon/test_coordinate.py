@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from sbon.coordinate import (
     MAX_DIMENSIONS,
     MAX_RTT_MS,
-    MAX_STEP_MS,
     MIN_HEIGHT_MS,
     Coordinate,
-    VivaldiState,
     origin,
 )
+from sbon.coordinate_estimator import MAX_STEP_MS, CoordinateEstimator
 from sbon.errors import RemoteProtocolError
 from tests import truth
 
@@ -27,10 +26,10 @@ coordinates = st.builds(
 )
 
 
-def converged(matrix: truth.Matrix, *, dimensions: int = 6, rounds: int, seed: int = 1) -> list[VivaldiState]:
+def converged(matrix: truth.Matrix, *, dimensions: int = 6, rounds: int, seed: int = 1) -> list[CoordinateEstimator]:
     """Every node takes one sample of a random other one per round."""
     rng = random.Random(seed)
-    states = [VivaldiState(dimensions) for _ in matrix]
+    states = [CoordinateEstimator(dimensions) for _ in matrix]
     for _ in range(rounds):
         for i, state in enumerate(states):
             j = rng.choice([j for j in range(len(matrix)) if j != i])
@@ -38,7 +37,7 @@ def converged(matrix: truth.Matrix, *, dimensions: int = 6, rounds: int, seed: i
     return states
 
 
-def relative_errors(states: list[VivaldiState], matrix: truth.Matrix, honest: int | None = None) -> list[float]:
+def relative_errors(states: list[CoordinateEstimator], matrix: truth.Matrix, honest: int | None = None) -> list[float]:
     n = len(matrix) if honest is None else honest
     return [
         abs(states[i].coordinate.rtt_ms(states[j].coordinate) - matrix[i][j]) / matrix[i][j]
@@ -121,7 +120,7 @@ def test_rtt_is_symmetric_and_never_negative(a: Coordinate, b: Coordinate) -> No
 @given(coordinates, st.floats(0, MAX_RTT_MS, exclude_min=True), st.integers())
 def test_one_sample_moves_by_a_bounded_step_to_a_valid_place(other: Coordinate, sample: float, seed: int) -> None:
     rng = random.Random(seed)
-    state = VivaldiState(3)
+    state = CoordinateEstimator(3)
     for rtt_ms in (sample, sample, 10.0):
         before = state.coordinate
         state.update(rtt_ms, other, rng)
@@ -133,7 +132,7 @@ def test_one_sample_moves_by_a_bounded_step_to_a_valid_place(other: Coordinate, 
     st.floats(allow_nan=True, allow_infinity=True).filter(lambda ms: not 0.0 < ms <= MAX_RTT_MS),
 )
 def test_impossible_samples_change_nothing(sample: float) -> None:
-    state = VivaldiState(3)
+    state = CoordinateEstimator(3)
     before = state.coordinate
     with pytest.raises(RemoteProtocolError):
         state.update(sample, Coordinate((1.0, 2.0, 3.0), 1.0, 0.5), random.Random(1))
@@ -154,7 +153,7 @@ def test_impossible_samples_change_nothing(sample: float) -> None:
     ],
 )
 def test_impossible_coordinates_change_nothing(coordinate: Coordinate) -> None:
-    state = VivaldiState(3)
+    state = CoordinateEstimator(3)
     before = state.coordinate
     with pytest.raises(RemoteProtocolError):
         state.update(10.0, coordinate, random.Random(1))
@@ -163,7 +162,7 @@ def test_impossible_coordinates_change_nothing(coordinate: Coordinate) -> None:
 
 def test_two_nodes_in_one_place_part() -> None:
     rng = random.Random(1)
-    a, b = VivaldiState(3), VivaldiState(3)
+    a, b = CoordinateEstimator(3), CoordinateEstimator(3)
     for _ in range(200):
         a.update(50.0, b.coordinate, rng)
         b.update(50.0, a.coordinate, rng)
@@ -171,7 +170,7 @@ def test_two_nodes_in_one_place_part() -> None:
 
 
 def test_without_height_there_is_none() -> None:
-    state = VivaldiState(3, use_height=False)
+    state = CoordinateEstimator(3, use_height=False)
     for _ in range(10):
         state.update(50.0, Coordinate((10.0, 0.0, 0.0), 0.0, 0.5), random.Random(1))
     assert state.coordinate.height_ms == 0.0
@@ -180,9 +179,9 @@ def test_without_height_there_is_none() -> None:
 
 def test_impossible_dimensions_are_refused() -> None:
     with pytest.raises(ValueError, match="dimensions"):
-        VivaldiState(0)
+        CoordinateEstimator(0)
     with pytest.raises(ValueError, match="dimensions"):
-        VivaldiState(MAX_DIMENSIONS + 1)
+        CoordinateEstimator(MAX_DIMENSIONS + 1)
     with pytest.raises(ValueError, match="dimensions"):
         origin(3).rtt_ms(origin(4))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 
-from sbon.coordinate import VivaldiState
+from sbon.coordinate_estimator import CoordinateEstimator
 from sbon.network_usage import Link
 from sbon.placement.candidates import candidate_objective, virtual_places
 from sbon.placement.full_optimizer import choose
@@ -19,7 +19,7 @@ NODES = len(MATRIX)
 
 def settled_hosts(seed: int) -> list[FakeHost]:
     rng = random.Random(seed)
-    states = [VivaldiState() for _ in MATRIX]
+    states = [CoordinateEstimator() for _ in MATRIX]
     for _ in range(300):
         for i, state in enumerate(states):
             j = rng.choice([j for j in range(NODES) if j != i])
