@@ -24,7 +24,8 @@ from overlay.messages import Leave, SearchReply, SearchRequest
 from overlay.packing import unpack
 from overlay.records import Address, NodeRecord, Status
 from overlay.search import MAX_CONTACTS, Search
-from overlay.sessions import MAX_BODY_BYTES, Sessions
+from overlay.session_wire import MAX_BODY_BYTES
+from overlay.sessions import Sessions
 from overlay.talk import JoinAttempt, Talk
 from sbon.coordinate import Coordinate
 from sbon.cost_space import MAX_LOAD

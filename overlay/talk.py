@@ -594,7 +594,8 @@ class Talk:
     def _retry_joins(self, now: float) -> None:
         for address, attempt in list(self._joins.items()):
             if attempt.deadline <= now:
-                self._join_failed(address, f"no answer within {self._config.join_timeout_s:g} s: is a node listening there?")
+                within_s = self._config.join_timeout_s
+                self._join_failed(address, f"no answer within {within_s:g} s: is a node listening there?")
             elif attempt.retry_at <= now:
                 attempt.retry_at = now + self._config.join_retry_s
                 if attempt.node_id is not None and self._sessions.is_open(attempt.node_id):

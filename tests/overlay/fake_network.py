@@ -21,7 +21,8 @@ from overlay.identity import NodeId
 from overlay.messages import KIND_OF, Message
 from overlay.node import Overlay
 from overlay.records import Address, NodeRecord
-from overlay.sessions import MAX_SEALED_BYTES, Sessions
+from overlay.session_wire import MAX_SEALED_BYTES
+from overlay.sessions import Sessions
 from sbon.coordinate import origin
 from sbon.objectives import Objective
 
