@@ -100,6 +100,13 @@ class NodesReply(msgspec.Struct, frozen=True):
     nodes: tuple[NodeInfo, ...]
 
 
+class NearestReply(msgspec.Struct, frozen=True):
+    """``contacts``: so many hosts were asked to find them."""
+
+    nodes: tuple[NodeInfo, ...]
+    contacts: int
+
+
 class LatencyReply(msgspec.Struct, frozen=True):
     """``measured_rtt_ms``: filtered round trip between the two, None if neither could tell; ``error`` is relative."""
 
@@ -242,7 +249,7 @@ class Status(RequestFor[StatusReply], frozen=True):
 
 
 class Nodes(RequestFor[NodesReply], frozen=True):
-    """All members, this node first."""
+    """This node and its neighbours: in an overlay of up to two dozen nodes, all of them."""
 
 
 class Latency(RequestFor[LatencyReply], frozen=True):
@@ -252,7 +259,7 @@ class Latency(RequestFor[LatencyReply], frozen=True):
     b: str
 
 
-class Nearest(RequestFor[NodesReply], frozen=True):
+class Nearest(RequestFor[NearestReply], frozen=True):
     """The ``k`` nodes nearest to ``node`` (None: this one) by predicted round trip."""
 
     k: int = 10

@@ -89,8 +89,8 @@ class DatagramShell:
         self.overlay.renew_sessions(trio.current_time())
         self.settle()
 
-    async def search(self, objective: Objective, k: int) -> tuple[NodeRecord, ...]:
-        """The hosts of least objective that the overlay knows of, at most ``k``; see :meth:`Overlay.search`."""
+    async def search(self, objective: Objective, k: int) -> SearchFinished:
+        """The hosts of least objective that the overlay finds, at most ``k``; see :meth:`Overlay.search`."""
         search_id = self.overlay.search(objective, k, trio.current_time())
         done = self._searches[search_id] = trio.Event()
         self.settle()
@@ -98,7 +98,7 @@ class DatagramShell:
             await done.wait()
         finally:
             self._searches.pop(search_id, None)
-        return self._found.pop(search_id).found
+        return self._found.pop(search_id)
 
     def settle(self) -> None:
         """Send what the overlay wants sent, tell what happened, and be woken when it asks."""

@@ -16,6 +16,7 @@ from daemon.control_messages import (
     LatencyReply,
     Leave,
     Nearest,
+    NearestReply,
     NodeInfo,
     Nodes,
     NodesReply,
@@ -128,15 +129,15 @@ class OverlayService:
         own = self._overlay.record
         return NodesReply(tuple(self._info(own, record) for record in [own, *self._overlay.members()]))
 
-    async def _nearest(self, request: Nearest) -> NodesReply:
+    async def _nearest(self, request: Nearest) -> NearestReply:
         if request.k < 1:
             raise SbonError(f"a number of nodes of {request.k}: ask for at least 1")
         place = self._overlay.record if request.node is None else self.find(request.node)
 
         if request.k > MAX_K:
             raise SbonError(f"a number of nodes of {request.k}: ask for at most {MAX_K}")
-        found = await self._shell.search(NearestTo(place.coordinate, place.node_id), request.k)
-        return NodesReply(tuple(self._info(place, record) for record in found))
+        search = await self._shell.search(NearestTo(place.coordinate, place.node_id), request.k)
+        return NearestReply(tuple(self._info(place, record) for record in search.found), search.contacts)
 
     def _info(self, place: NodeRecord, record: NodeRecord) -> NodeInfo:
         here = place.node_id == self._overlay.record.node_id

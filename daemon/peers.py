@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from daemon.query_messages import Latencies, MeasureLatency
+from overlay.events import SearchFinished
 from overlay.identity import NodeId
 from overlay.records import Address, NodeRecord
 from sbon.coordinate import Coordinate, origin
@@ -51,7 +52,7 @@ class Shell(Protocol):
     """What is needed of :class:`daemon.datagrams.DatagramShell`."""
 
     def probe_soon(self, node_id: NodeId) -> None: ...
-    async def search(self, objective: Objective, k: int) -> tuple[NodeRecord, ...]: ...
+    async def search(self, objective: Objective, k: int) -> SearchFinished: ...
 
 
 class Requests(Protocol):
@@ -167,7 +168,7 @@ class Peers:
 
     async def search(self, objective: Objective, k: int) -> list[NodeRecord]:
         """The hosts of least objective, at most ``k``, by ascending cost."""
-        return list(await self._shell.search(objective, k))
+        return list((await self._shell.search(objective, k)).found)
 
     # --- what paths cost
 

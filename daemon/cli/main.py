@@ -162,7 +162,7 @@ VERBS = (
     Verb(
         "nodes",
         verbs.nodes,
-        "all nodes, with address, round trip from here, load",
+        "this node and those it knows, with address, round trip from here, load",
         (("sbon nodes", ""), ("sbon nodes --json | jq -r '.[].name'", "only the names")),
     ),
     Verb(

@@ -13,6 +13,7 @@ from daemon.control_messages import (
     Event,
     Explanation,
     LatencyReply,
+    NearestReply,
     NodesReply,
     OperatorExplanation,
     OperatorsReply,
@@ -77,7 +78,7 @@ def _trust(reply: StatusReply) -> str:
     return f"{reply.trust} of cluster {reply.cluster}, certificate until {until}"
 
 
-def show_nodes(reply: NodesReply) -> None:
+def show_nodes(reply: NodesReply | NearestReply) -> None:
     columns = ("NODE", "ADDRESS", "STATUS", "MEASURED", "PREDICTED", "ERROR", "LOAD", "OPERATORS")
     rows = (
         (
@@ -93,6 +94,11 @@ def show_nodes(reply: NodesReply) -> None:
         for node in reply.nodes
     )
     console().print(_table(columns, rows, right=("MEASURED", "PREDICTED", "ERROR", "LOAD")))
+
+
+def show_nearest(reply: NearestReply) -> None:
+    show_nodes(reply)
+    console().print(f"hosts asked: {reply.contacts}")
 
 
 def show_latency(reply: LatencyReply) -> None:

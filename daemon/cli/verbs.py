@@ -126,7 +126,7 @@ def nodes(arguments: Arguments) -> None:
 
 def nearest(arguments: Arguments) -> None:
     reply = _ask(arguments, Nearest(arguments.k, arguments.node))
-    _show(arguments, reply, tables.show_nodes, lambda reply: reply.nodes)
+    _show(arguments, reply, tables.show_nearest, lambda reply: reply.nodes)
 
 
 def latency(arguments: Arguments) -> None:

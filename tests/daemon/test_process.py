@@ -48,9 +48,9 @@ async def test_three_daemons_form_an_overlay_and_measure_it(tmp_path: Path) -> N
             measured = await client.request(Latency("a", "b"))
             assert measured.measured_rtt_ms is not None
             assert measured.samples > 0
-            nearest = (await client.request(Nearest(k=1, node="b"))).nodes
-            assert len(nearest) == 1
-            assert nearest[0].name in ("a", "c")
+            nearest = await client.request(Nearest(k=1, node="b"))
+            assert [node.name for node in nearest.nodes] in (["a"], ["c"])
+            assert 1 <= nearest.contacts <= 2
 
 
 async def test_the_path_between_two_others_is_known_from_its_ends(tmp_path: Path) -> None:
