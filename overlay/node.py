@@ -7,7 +7,7 @@ in.
 
 No node knows everybody. This one knows its neighbours (:mod:`overlay.links`), some strangers that it met by probing or
 that probed it, and a few that it lost; at most MAX_REMEMBERED in all. Once a second it does what is periodic; the rest
-are answers. What is said when is in :class:`overlay.talk.Talk`; this class is what shells and users see.
+are answers. This class is what shells and users see; :mod:`overlay.speech` tells what is beneath it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from overlay.records import Address, NodeRecord, Status
 from overlay.search import MAX_CONTACTS, Search
 from overlay.session_wire import MAX_BODY_BYTES
 from overlay.sessions import Sessions
-from overlay.talk import JoinAttempt, Talk
+from overlay.speech import CLOSE
+from overlay.talk import Talk
 from sbon.coordinate import Coordinate
 from sbon.cost_space import MAX_LOAD
 from sbon.errors import UnavailableError
@@ -64,6 +65,7 @@ class Overlay(Talk):
 
         Raises ValueError if the record or the configuration cannot be used.
         """
+        config.check()
         super().__init__(record, config, rng, now, sessions)
         self._searches: dict[int, Search] = {}
         self._next_search_id = rng.getrandbits(31)
@@ -171,9 +173,7 @@ class Overlay(Talk):
         elif len(self._joins) >= MAX_JOINS and address not in self._joins:
             self._events.append(JoinFailed(address, "too many joins at once: wait for the others"))
         else:
-            attempt = JoinAttempt(self._rng.getrandbits(31), now + self._config.join_timeout_s, now)
-            self._joins[address] = attempt
-            self._retry_joins(now)
+            self._ask_to_join(address, now)
 
     def leave(self, now: float) -> None:
         """Say goodbye to everybody and forget them. Until the next join this node neither probes nor answers."""
@@ -182,7 +182,7 @@ class Overlay(Talk):
             return
         self._has_left = True
         for node_id in [*self._links.table, *self._strangers]:
-            self._send(node_id, Leave(), "close")
+            self._send(node_id, Leave(), CLOSE)
         self._forget_everybody()
         self._searches.clear()
         self._events.append(Left())
@@ -191,8 +191,7 @@ class Overlay(Talk):
         """Have nothing to do with that node any more: it was thrown out. Sessions refuse it from now on."""
         self._at(now)
         self._take_leave(node_id)
-        self._sessions.close(node_id)
-        self._addresses.pop(node_id, None)
+        self._close(node_id)
 
     def renew_sessions(self, now: float) -> None:
         """Show everybody the new certificate of this node."""

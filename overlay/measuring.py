@@ -1,0 +1,119 @@
+"""Pings and pongs: what they tell about paths, and what follows for this node's own place (DESIGN: Cost space).
+
+Once in an interval one peer is probed. A pong may name a random far neighbour of the answerer: so probing walks the
+overlay at random, and brings fresh nodes to probe and to link with.
+"""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from overlay.config import MAX_SAMPLES, OverlayConfig
+from overlay.events import PathChanged
+from overlay.identity import NodeId
+from overlay.messages import Beat, Message, Ping, Pong
+from overlay.neighbourhood import UNEXPECTED_S, Neighbourhood
+from overlay.records import NodeRecord, Status
+from overlay.sessions import Sessions
+from sbon.coordinate_estimator import CoordinateEstimator
+
+#: An error estimate is advertised anew when it changed by this much.
+ADVERTISE_ERROR = 0.1
+
+
+class Measuring(Neighbourhood):
+    """Probes, and the coordinate that is estimated from them."""
+
+    def __init__(
+        self, record: NodeRecord, config: OverlayConfig, rng: random.Random, now: float, sessions: Sessions
+    ) -> None:
+        self._estimator = CoordinateEstimator(config.dimensions, use_height=config.use_height)
+        own = msgspec.structs.replace(record, coordinate=self._estimator.coordinate, status=Status.ALIVE)
+        super().__init__(own, config, rng, now, sessions)
+        self._probe_at = self._fresh_at = now
+
+    # --- asking
+
+    def _probe(self, now: float) -> None:
+        if now >= self._fresh_at and self._samples:
+            self._fresh_at = now + (0.0 if self._links.are_few else self._config.fresh_peer_interval_s)
+            record, _ = self._samples.popleft()
+            if not self._sessions.is_open(record.node_id) and record.node_id not in self._links.candidates:
+                self._say(record, Ping(0), now, True)
+                return
+        candidates = self._links.candidates
+        chosen = self._prober.choose(
+            [node_id for node_id, link in self._links.table.items() if not link.suspect],
+            [
+                node_id
+                for node_id, stranger in self._strangers.items()
+                if now - stranger.since > UNEXPECTED_S and node_id not in candidates
+            ],
+        )
+        if chosen is not None:
+            self._ping(chosen, is_probe=True)
+
+    def _ping(self, node_id: NodeId, *, is_probe: bool) -> None:
+        self._send(node_id, Ping(0, wants_sample=len(self._samples) < MAX_SAMPLES), is_probe)
+
+    def _answer_ping(self, sender: NodeId, ping: Ping, now: float) -> None:
+        far = self._links.random_far() if ping.wants_sample else None
+        sample = b"" if far is None or far.suspect or far.record.node_id == sender else far.packed
+        self._send(sender, Pong(ping.nonce, 0, self._estimator.coordinate, sender in self._links, sample), now)
+
+    def _finish(self, node_id: NodeId, body: Message, extra: object, now: float) -> Message | None:
+        """``extra``: whether a ping is a probe; and when the ping that a pong answers was received."""
+        if isinstance(body, Ping):
+            nonce = self._prober.sent(node_id, now, is_probe=extra is True and self._is_peer(node_id))
+            return Ping(nonce, body.wants_sample)
+        if isinstance(body, Pong) and isinstance(extra, float):
+            held_us = int(max(0.0, now - extra) * 1e6)
+            return Pong(body.nonce, held_us, body.coordinate, body.linked, body.sample)
+        return body
+
+    # --- learning
+
+    def _take_pong(self, sender: NodeId, pong: Pong, now: float) -> None:
+        if not pong.linked and sender in self._links and now - self._links.table[sender].since > UNEXPECTED_S:
+            self._forget_link(sender, now)
+        pong.coordinate.check(self._config.dimensions)
+        if pong.sample:
+            self._take_sample(pong.sample, now)
+        path = self._prober.answered(pong.nonce, sender, pong.held_us / 1000.0, now)
+        if path is None or path.filter.value is None:
+            return
+        self._estimator.update(path.filter.value, pong.coordinate, self._rng)
+        self._advertise_if_moved()
+        config = self._config
+        changed = self._prober.has_changed(path, config.path_change_ms, config.path_change_ratio)
+        link = self._links.table.get(sender)
+        if changed is not None and link is not None:
+            self._events.append(PathChanged(link.record, *changed))
+
+    def _take_beat(self, sender: NodeId, beat: Beat, now: float) -> None:
+        """A neighbour has news about itself."""
+        if sender not in self._links:
+            self._take_heartbeat(sender, now)
+            return
+        record = self._introduced(sender, beat.record)
+        self._consider(record, beat.record, now)
+        self._take_place(record)
+
+    def _take_place(self, record: NodeRecord) -> None:
+        """A neighbour has moved: what its path measured tells more about our own place now."""
+        rtt_ms = self._prober.measured_rtt_ms(record.node_id)
+        if rtt_ms is not None and self._estimator.is_settling:
+            self._estimator.hear(rtt_ms, record.coordinate, self._rng)
+            self._advertise_if_moved()
+
+    def _advertise_if_moved(self) -> None:
+        """The advertised coordinate stays until the raw one has really moved (DESIGN: Cost space)."""
+        raw, advertised = self._estimator.coordinate, self._own.coordinate
+        if (
+            raw.moved_ms(advertised) >= self._config.advertise_distance_ms
+            or abs(raw.error - advertised.error) >= ADVERTISE_ERROR
+        ):
+            self._change_own(coordinate=raw)
+            self._links.moved(raw)

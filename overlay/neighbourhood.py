@@ -1,0 +1,278 @@
+"""Whom a node knows, and how one who is known becomes a neighbour.
+
+:mod:`overlay.links` decides whom a node wants for neighbours; here is how the two ends agree on it. Whoever has a
+session with us and is no neighbour is a *stranger*; a *sample* is a random node that a pong named, fresh to be probed
+and linked with; the *lost* are neighbours that were given up for dead. Neighbours are asked, less and less often, whom
+they know near our place, and hear of us in time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass
+
+from overlay.config import MAX_SAMPLES, OverlayConfig
+from overlay.events import MemberJoined
+from overlay.identity import NodeId
+from overlay.links import Link, Links
+from overlay.messages import Beat, Exchange, ExchangeReply, LinkReply, LinkRequest, Unlink, id_end, id_ends
+from overlay.packing import packed_node_id, packed_version, unpack
+from overlay.probing import Prober
+from overlay.records import NodeRecord
+from overlay.sessions import Sessions
+from overlay.speech import CLOSE, Speech
+
+#: Records in one answer to an exchange or a join.
+EXCHANGE_RECORDS = 8
+#: News about ourselves go to a neighbour this often at most.
+NEWS_INTERVAL_S = 8.0
+#: A surplus neighbour is parted with this often at most.
+DROP_INTERVAL_S = 3.0
+#: Share of the exchanges that go to near neighbours; the others look further.
+NEAR_EXCHANGES = 0.75
+#: One who was met just now may be about to become a neighbour: it is not probed yet, nor told that it is none.
+UNEXPECTED_S = 2.0
+
+
+@dataclass(slots=True)
+class Stranger:
+    """Somebody with whom a session is open and who is no neighbour."""
+
+    boot_id: int
+    since: float
+
+
+@dataclass(slots=True)
+class Lost:
+    """A former neighbour, given up for dead."""
+
+    record: NodeRecord
+    since: float
+
+
+class Neighbourhood(Speech):
+    """The tables of whom this node knows, and what is said to change them."""
+
+    def __init__(
+        self, record: NodeRecord, config: OverlayConfig, rng: random.Random, now: float, sessions: Sessions
+    ) -> None:
+        super().__init__(record, config, rng, now, sessions)
+        sessions.is_kept = self._is_kept
+        self._links = Links(config, rng)
+        self._prober = Prober(rng)
+        #: By when they were last heard of, the longest ago first.
+        self._strangers: dict[NodeId, Stranger] = {}
+        self._samples: deque[tuple[NodeRecord, bytes]] = deque(maxlen=MAX_SAMPLES)
+        self._lost: dict[NodeId, Lost] = {}
+        self._exchange_at, self._exchange_interval_s = now, config.min_exchange_interval_s
+        self._drop_at = now
+        self._tick_s = min(1.0, config.probe_interval_s)
+
+    def _is_kept(self, node_id: NodeId) -> bool:
+        return node_id in self._links
+
+    def _is_peer(self, node_id: NodeId) -> bool:
+        return node_id in self._links or node_id in self._strangers
+
+    def _told(self, node_id: NodeId, now: float) -> None:
+        link = self._links.table.get(node_id)
+        if link is not None:
+            link.told_at = now
+
+    # --- what is periodic
+
+    def _beat(self, now: float) -> None:
+        """Be heard by those to whom nothing was said for a while, or to whom there is news."""
+        silence_s = self._config.beat_interval_s - self._tick_s / 2
+        incarnation = self._own.incarnation
+        for node_id, link in self._links.table.items():
+            if link.told_incarnation != incarnation and now - link.news_at >= NEWS_INTERVAL_S:
+                link.told_incarnation, link.news_at = incarnation, now
+                self._send(node_id, Beat(self._packed))
+            elif now - link.told_at >= silence_s:
+                self._send(node_id, None)
+
+    def _exchange(self, now: float) -> None:
+        """Ask a neighbour whom it knows near our place."""
+        config = self._config
+        self._exchange_interval_s = min(config.max_exchange_interval_s, 2.0 * self._exchange_interval_s)
+        self._exchange_at = now + self._exchange_interval_s * (0.75 + 0.5 * self._rng.random())
+        groups: tuple[list[NodeId], list[NodeId]] = ([], [])
+        for node_id, link in self._links.table.items():
+            groups[link.far].append(node_id)
+        first = self._rng.random() >= NEAR_EXCHANGES
+        chosen = groups[first] or groups[not first]
+        if chosen:
+            # With few neighbours any others are welcome, and in a small overlay all of them are to become known.
+            known = b"".join(map(id_end, self._links.table)) if self._links.are_few else b""
+            self._send(self._rng.choice(chosen), Exchange(self._packed, known))
+
+    def _exchange_soon(self, at: float) -> None:
+        """There is something new to be learned: ask often again, and first ``at``."""
+        self._exchange_interval_s = self._config.min_exchange_interval_s
+        self._exchange_at = min(self._exchange_at, at)
+
+    def _drop_surplus(self, now: float) -> None:
+        """Part with a neighbour that is not needed, a random one only if another can take its place."""
+        self._drop_at = now + DROP_INTERVAL_S
+        surplus = self._links.to_drop(now)
+        if surplus is not None and (self._samples or not self._links.table[surplus].far):
+            self._unlink(surplus, now)
+
+    def _mix(self, now: float) -> None:
+        """Look for random neighbours among those that probing brought."""
+        if self._samples:
+            self._ask_for_far_link(*self._samples[-1], now)
+
+    # --- hearing of nodes
+
+    def _take_sample(self, packed: bytes, now: float) -> None:
+        record = unpack(packed, self._config.dimensions)
+        if record.node_id != self._own.node_id and record.node_id not in self._lost:
+            # A random node is asked as one first: a full one may have a place for such only.
+            if not self._ask_for_far_link(record, packed, now):
+                self._consider(record, packed, now)
+            self._samples.append((record, packed))
+
+    def _consider(self, record: NodeRecord, packed: bytes, now: float) -> None:
+        """We heard of a node: bring up to date what we know of it, or ask it to be our neighbour if it is near."""
+        link = self._links.table.get(record.node_id)
+        if link is not None:
+            if record.boot_id == link.record.boot_id and record.supersedes(link.record):
+                self._links.update(link, record, packed, self._own.coordinate)
+        elif (
+            record.node_id != self._own.node_id
+            and record.node_id not in self._lost
+            and self._links.propose(record, packed, self._own.coordinate, now)
+        ):
+            self._exchange_interval_s = self._config.min_exchange_interval_s
+            self._say(record, LinkRequest(self._packed, far=False), now)
+
+    def _consider_packed(self, packed: bytes, now: float) -> None:
+        """As :meth:`_consider`; most of what is heard is known already, and not even read."""
+        link = self._links.table.get(packed_node_id(packed))
+        if link is None or packed_version(packed) > link.record.version:
+            self._consider(unpack(packed, self._config.dimensions), packed, now)
+
+    def _answer_exchange(self, sender: NodeId, exchange: Exchange, now: float) -> None:
+        place = self._introduced(sender, exchange.record)
+        self._consider(place, exchange.record, now)
+        known = id_ends(exchange.known) | {id_end(sender)}
+        near = self._links.nearest(place.coordinate, EXCHANGE_RECORDS, lambda other: id_end(other) in known)
+        self._send(sender, ExchangeReply(tuple(link.packed for link in near)))
+
+    def _take_exchange_reply(self, reply: ExchangeReply, now: float) -> None:
+        for packed in reply.records[:EXCHANGE_RECORDS]:
+            self._consider_packed(packed, now)
+
+    # --- agreeing on links
+
+    def _ask_for_far_link(self, record: NodeRecord, packed: bytes, now: float) -> bool:
+        is_asked = self._links.propose_far(record, packed, now)
+        if is_asked:
+            self._say(record, LinkRequest(self._packed, far=True), now)
+        return is_asked
+
+    def _answer_link_request(self, sender: NodeId, request: LinkRequest, now: float) -> None:
+        record = self._introduced(sender, request.record)
+        accepted, instead = self._links.accepts(record, request.far, self._own.coordinate)
+        if accepted:
+            if instead is not None:
+                self._unlink(instead, now)
+            self._add_link(record, request.record, request.far, now)
+        self._send(sender, LinkReply(accepted, self._packed))
+
+    def _take_link_reply(self, sender: NodeId, reply: LinkReply, now: float) -> None:
+        record = self._introduced(sender, reply.record)
+        candidate = self._links.candidates.get(sender)
+        if not reply.accepted:
+            if sender in self._links:
+                self._drop_link(sender)
+            self._links.refused(record, reply.record, now)
+        elif sender in self._links or (
+            (candidate is not None or sender in self._lost) and len(self._links) < self._config.max_links
+        ):
+            # Who was lost is asked again without being a candidate, as a far one.
+            self._add_link(record, reply.record, candidate is None or candidate.far, now)
+        else:
+            self._send(sender, Unlink(True))
+
+    def _take_unlink(self, sender: NodeId, surplus: bool, now: float) -> None:
+        link = self._links.table.get(sender)
+        if link is None:
+            self._part_with_stranger(sender)
+        elif surplus:
+            self._drop_link(sender)
+            self._links.refused(link.record, link.packed, now)
+        elif now - link.since > UNEXPECTED_S:
+            self._forget_link(sender, now)
+
+    def _take_heartbeat(self, sender: NodeId, now: float) -> None:
+        """One who thinks that we are neighbours, and is mistaken, is told."""
+        stranger = self._strangers.get(sender)
+        if stranger is not None and now - stranger.since > UNEXPECTED_S:
+            self._send(sender, Unlink(False))
+
+    # --- beginning and ending them
+
+    def _add_link(self, record: NodeRecord, packed: bytes, far: bool, now: float) -> None:
+        node_id = record.node_id
+        is_new = node_id not in self._links
+        link = self._links.add(record, packed, far, self._own.coordinate, now)
+        self._strangers.pop(node_id, None)
+        if is_new:
+            link.told_incarnation, link.news_at = self._own.incarnation, now
+            if len(self._links) <= self._config.near_links:
+                self._prober.probe_soon(node_id)
+            self._events.append(MemberJoined(record))
+            self._linked(node_id, now)
+
+    def _unlink(self, node_id: NodeId, now: float) -> None:
+        """Part with a neighbour that is there and well."""
+        link = self._drop_link(node_id)
+        if link is not None:
+            self._send(node_id, Unlink(True))
+            self._links.refused(link.record, link.packed, now)
+
+    def _forget_link(self, node_id: NodeId, now: float) -> None:
+        """The other end does not hold us for a neighbour: ask it again, if we want it."""
+        link = self._drop_link(node_id)
+        if link is not None:
+            self._consider(link.record, link.packed, now)
+
+    def _drop_link(self, node_id: NodeId) -> Link | None:
+        """It becomes a stranger again."""
+        link = self._remove_link(node_id)
+        if link is not None:
+            if self._sessions.is_open(node_id):
+                self._meet(node_id, link.record.boot_id)
+            else:
+                self._prober.forget(node_id)
+        return link
+
+    def _remove_link(self, node_id: NodeId) -> Link | None:
+        """Every link ends here."""
+        return self._links.remove(node_id)
+
+    # --- strangers
+
+    def _meet(self, node_id: NodeId, boot_id: int) -> None:
+        """Remember somebody with whom a session is open; the one not heard of for longest makes room."""
+        self._strangers[node_id] = Stranger(boot_id, self._now)
+        while len(self._strangers) > self._config.max_strangers:
+            oldest = next(iter(self._strangers))
+            self._send(oldest, Unlink(True), CLOSE)
+            self._part_with_stranger(oldest, close=False)
+
+    def _part_with_stranger(self, node_id: NodeId, *, close: bool = True) -> None:
+        if self._strangers.pop(node_id, None) is not None:
+            self._prober.forget(node_id)
+        if close and node_id not in self._links:
+            self._close(node_id)
+
+    # --- left to the layers above
+
+    def _linked(self, node_id: NodeId, now: float) -> None:
+        """That node is a neighbour from now on."""
+        raise NotImplementedError
