@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlay.budget import BURST_S, BYTES_PER_S, TRAFFIC_OF, Bucket, Budget
+from overlay.messages import KIND_OF, Ping, SearchReply
+
+
+def test_every_kind_of_message_has_a_budget() -> None:
+    assert set(TRAFFIC_OF) == set(KIND_OF)
+    assert set(TRAFFIC_OF.values()) == set(BYTES_PER_S)
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 1200)), max_size=200))
+def test_no_more_is_sent_than_was_saved(steps: list[tuple[float, int]]) -> None:
+    bucket, now, sent = Bucket(1000.0, 0.0), 0.0, 0
+    for wait_s, size in steps:
+        now += wait_s
+        if bucket.take(size, now):
+            sent += size
+        assert sent <= 1000.0 * (BURST_S + now) + 1e-6
+
+
+def test_what_rests_may_be_sent_again() -> None:
+    bucket = Bucket(100.0, 0.0)
+    assert bucket.take(int(100 * BURST_S), 0.0)
+    assert not bucket.take(100, 0.5)
+    assert bucket.take(100, 1.0)
+    assert not bucket.take(1, 1.0)
+
+
+def test_searches_take_nothing_from_probes() -> None:
+    budget = Budget(0.0)
+    while budget.take(SearchReply, 1000, 0.0):
+        pass
+    assert budget.take(Ping, 1000, 0.0)
