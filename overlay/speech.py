@@ -21,6 +21,7 @@ from collections import Counter, deque
 
 import msgspec
 
+from overlay.budget import TRAFFIC_OF, Budget
 from overlay.config import OverlayConfig
 from overlay.events import Event
 from overlay.identity import NodeId
@@ -28,6 +29,7 @@ from overlay.messages import HEARTBEAT, KIND_OF, Message
 from overlay.packing import pack, unpack
 from overlay.records import Address, NodeRecord
 from overlay.session_events import SessionFailed, SessionOpened
+from overlay.session_wire import SEAL_BYTES
 from overlay.sessions import Sessions
 from overlay.wire import decode, encode
 from sbon.errors import RemoteProtocolError, UnknownKindError
@@ -43,6 +45,7 @@ STALL_S = 0.5
 CLOSE = "close"
 
 _SENT = {kind: f"sent.{name}" for kind, name in KIND_OF.items()}
+_SENT_BYTES = {kind: f"sent_bytes.{traffic}" for kind, traffic in TRAFFIC_OF.items()}
 _RECEIVED = {kind: f"received.{name}" for kind, name in KIND_OF.items()}
 
 
@@ -67,10 +70,11 @@ class Speech:
         #: What is to be said to those with whom none is open yet.
         self._waiting: dict[NodeId, list[tuple[Message, object]]] = {}
         self._outgoing: deque[tuple[NodeId, Message | None, object]] = deque()
+        self._budget = Budget(now)
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._now = now
         self._woken_by = math.inf
-        #: Datagrams by fate and kind: "received.ping", "sent.beat", "dropped.malformed", ...
+        #: Datagrams by fate and kind: "received.ping", "sent.beat", "dropped.malformed", ...; bytes by kind of traffic.
         self.counters: Counter[str] = Counter()
 
     def _at(self, now: float) -> None:
@@ -124,15 +128,15 @@ class Speech:
             if not self._sessions.is_open(node_id):
                 counters["dropped.no_session"] += 1
                 continue
-            if body is not None:
-                body = self._finish(node_id, body, extra, now)
-                if body is None:
-                    continue
-                data = self._sessions.seal(node_id, encode(body), now)
-                counters[_SENT[type(body)]] += 1
-            else:
+            if body is None:
                 data = self._sessions.seal(node_id, HEARTBEAT, now)
                 counters["sent.heartbeat"] += 1
+                counters["sent_bytes.heartbeat"] += len(data)
+            else:
+                sealed = self._seal(node_id, body, extra, now)
+                if sealed is None:
+                    continue
+                data = sealed
             self._told(node_id, now)
             datagrams.append((data, self._addresses[node_id]))
             counters["sent_bytes"] += len(data)
@@ -141,8 +145,24 @@ class Speech:
         for data, address in self._sessions.datagrams_to_send(now):
             counters["sent.handshake"] += 1
             counters["sent_bytes"] += len(data)
+            counters["sent_bytes.handshake"] += len(data)
             datagrams.append((data, address))
         return datagrams
+
+    def _seal(self, node_id: NodeId, body: Message, extra: object, now: float) -> bytes | None:
+        """The datagram, complete; None if it is not to be sent, or over the budget of its kind of traffic."""
+        finished = self._finish(node_id, body, extra, now)
+        if finished is None:
+            return None
+        kind = type(finished)
+        encoded = encode(finished)
+        if not self._budget.take(kind, len(encoded) + SEAL_BYTES, now):
+            self.counters["dropped.over_budget"] += 1
+            return None
+        data = self._sessions.seal(node_id, encoded, now)
+        self.counters[_SENT[kind]] += 1
+        self.counters[_SENT_BYTES[kind]] += len(data)
+        return data
 
     def _close(self, node_id: NodeId) -> None:
         """End the session, without a word."""

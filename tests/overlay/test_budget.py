@@ -4,7 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.budget import BURST_S, BYTES_PER_S, TRAFFIC_OF, Bucket, Budget
+from overlay.events import MemberFailed
 from overlay.messages import KIND_OF, Ping, SearchReply
+from tests import truth
+from tests.overlay.fake_network import full_mesh, id_of
 
 
 def test_every_kind_of_message_has_a_budget() -> None:
@@ -35,3 +38,19 @@ def test_searches_take_nothing_from_probes() -> None:
     while budget.take(SearchReply, 1000, 0.0):
         pass
     assert budget.take(Ping, 1000, 0.0)
+
+
+def test_a_flood_of_questions_is_not_answered_by_a_flood() -> None:
+    network = full_mesh(truth.line(3, 20.0))
+    victim = network.nodes[1]
+    before = victim.counters["sent_bytes.probing"]
+    for _ in range(1900):
+        network.nodes[0]._send(id_of(1), Ping(7))
+    network.settle(0)
+    network.run(1.0)
+    assert victim.counters["received.ping"] > 1900
+    assert victim.counters["dropped.over_budget"] > 0
+    assert victim.counters["sent_bytes.probing"] - before <= BYTES_PER_S["probing"] * (BURST_S + 1.0)
+    network.run(20.0)
+    assert network.is_complete()
+    assert not any(network.happened(index, MemberFailed) for index in range(3))
