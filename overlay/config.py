@@ -56,8 +56,10 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: A search waits so long for one host before it steps over it.
     search_patience_s: float = 1.0
 
-    #: The advertised coordinate and load follow the real ones when those have changed by this much.
-    advertise_distance_ms: float = 1.0
+    #: The advertised coordinate follows the real one when predictions to neighbours have changed by this
+    #: ratio on average (of a small one: by this much), the advertised load when it has changed by so much.
+    advertise_ratio: float = 0.05
+    advertise_distance_ms: float = 0.3
     advertise_load: float = 0.1
     #: A path has changed when its filtered round trip is this far from the one last reported (both must hold).
     path_change_ms: float = 5.0
@@ -81,6 +83,9 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.max_links + self.max_strangers > MAX_REMEMBERED - MAX_OTHERS:
             most = MAX_REMEMBERED - MAX_OTHERS
             raise ValueError(f"max_links and max_strangers together must not be more than {most}")
+        for name in ("advertise_ratio", "advertise_distance_ms"):
+            if not 0.0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be more than 0, not {getattr(self, name)}")
         if self.silence_s <= self.beat_interval_s:
             raise ValueError("silence_s must be more than beat_interval_s")
         if self.max_exchange_interval_s < self.min_exchange_interval_s:

@@ -18,6 +18,7 @@ from overlay.neighbourhood import UNEXPECTED_S, Neighbourhood
 from overlay.records import NodeRecord, Status
 from overlay.sessions import Sessions
 from sbon.coordinate_estimator import CoordinateEstimator
+from sbon.update_filter import UpdateFilter
 
 #: An error estimate is advertised anew when it changed by this much.
 ADVERTISE_ERROR = 0.1
@@ -30,6 +31,7 @@ class Measuring(Neighbourhood):
         self, record: NodeRecord, config: OverlayConfig, rng: random.Random, now: float, sessions: Sessions
     ) -> None:
         self._estimator = CoordinateEstimator(config.dimensions, use_height=config.use_height)
+        self._update_filter = UpdateFilter(config.advertise_ratio, config.advertise_distance_ms)
         own = msgspec.structs.replace(record, coordinate=self._estimator.coordinate, status=Status.ALIVE)
         super().__init__(own, config, rng, now, sessions)
         self._probe_at = self._fresh_at = now
@@ -109,11 +111,11 @@ class Measuring(Neighbourhood):
             self._advertise_if_moved()
 
     def _advertise_if_moved(self) -> None:
-        """The advertised coordinate stays until the raw one has really moved (DESIGN: Cost space)."""
-        raw, advertised = self._estimator.coordinate, self._own.coordinate
-        if (
-            raw.moved_ms(advertised) >= self._config.advertise_distance_ms
-            or abs(raw.error - advertised.error) >= ADVERTISE_ERROR
+        """The advertised coordinate stays until we have really moved (DESIGN: Cost space)."""
+        estimator, advertised = self._estimator, self._own.coordinate
+        place = self._update_filter.take(estimator.coordinate, is_settling=estimator.is_settling)
+        if abs(place.error - advertised.error) >= ADVERTISE_ERROR or self._update_filter.is_news(
+            place, ((link.record.coordinate, link.away_ms) for link in self._links.table.values())
         ):
-            self._change_own(coordinate=raw)
-            self._links.moved(raw)
+            self._change_own(coordinate=place)
+            self._links.moved(place)

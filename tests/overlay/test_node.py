@@ -340,7 +340,7 @@ def test_a_restarted_node_is_the_same_member_at_its_new_address_at_once() -> Non
         record = network.nodes[index].find("n3")
         assert record is not None
         assert (record.node_id, record.boot_id, record.address) == (id_of(3), 2, ("10.0.0.1", 8003))
-    network.run(20.0)
+    network.run(60.0)  # its place is settled, and the last word on it has come round
     assert network.is_complete()
     for index in (0, 1, 2, 4):
         known = network.nodes[index].known(id_of(3))

@@ -1,0 +1,59 @@
+"""What of a moving coordinate is advertised, and when: others need not hear of every sample (DESIGN: Cost space).
+
+A place that follows every sample trembles, and news of it would be most of what nodes send. Two filters are between
+the raw place and the advertised one. Once a node is settled its place is *smoothed*, by a moving average: that also
+takes the trembling out of the predictions. And it is news only when *predictions* change, for most of the others, by
+more than a share: what matters in a change is what it is relative to. That is in the spirit of RELATIVE in L07, which
+compares with the nearest neighbour and so makes a node beside another one advertise all the time. Figures are in
+docs/decisions/coordinates.md. Source:
+
+- L07: J. Ledlie, P. Gardner, M. Seltzer, "Network Coordinates in the Wild", NSDI 2007, section 5 (update filters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sbon.coordinate import Coordinate
+
+#: Weight of the newest place in the moving average.
+SMOOTHING = 0.05
+
+
+class UpdateFilter:
+    """Follows the raw place of one node."""
+
+    def __init__(self, ratio: float, least_ms: float) -> None:
+        """Predictions have changed when they have by this ratio on average; one by ``least_ms`` at least."""
+        self._ratio = ratio
+        self._least_ms = least_ms
+        self._smoothed: Coordinate | None = None
+        self._weight = 1.0
+
+    def take(self, raw: Coordinate, *, is_settling: bool) -> Coordinate:
+        """The raw place is ``raw`` now; what is best said of it. The place of a new node is not smoothed yet."""
+        if is_settling or self._smoothed is None:
+            self._weight = 1.0
+            self._smoothed = raw
+        else:
+            # The mean at first, which becomes the moving average.
+            self._weight = max(SMOOTHING, self._weight / (1.0 + self._weight))
+            self._smoothed = _between(self._smoothed, raw, self._weight)
+        return self._smoothed
+
+    def is_news(self, place: Coordinate, predictions: Iterable[tuple[Coordinate, float]]) -> bool:
+        """Whether to advertise ``place``: ``predictions`` are other nodes' places and the round trips to them that
+        follow from what is advertised now. Nobody to tell: no news.
+        """
+        changes = [
+            abs(place.rtt_ms(other) - predicted_ms) / max(self._ratio * predicted_ms, self._least_ms)
+            for other, predicted_ms in predictions
+        ]
+        return bool(changes) and sum(changes) >= len(changes)
+
+
+def _between(old: Coordinate, new: Coordinate, weight: float) -> Coordinate:
+    rest = 1.0 - weight
+    vector_ms = tuple([rest * x + weight * y for x, y in zip(old.vector_ms, new.vector_ms, strict=True)])
+    factors = tuple([rest * x + weight * y for x, y in zip(old.factors, new.factors, strict=True)])
+    return Coordinate(vector_ms, rest * old.height_ms + weight * new.height_ms, new.error, factors)
