@@ -47,12 +47,12 @@ class Measuring(Neighbourhood):
                 return
         candidates = self._links.candidates
         chosen = self._prober.choose(
-            [node_id for node_id, link in self._links.table.items() if not link.suspect],
-            [
+            (node_id for node_id, link in self._links.table.items() if not link.suspect),
+            (
                 node_id
                 for node_id, stranger in self._strangers.items()
                 if now - stranger.since > UNEXPECTED_S and node_id not in candidates
-            ],
+            ),
         )
         if chosen is not None:
             self._ping(chosen, is_probe=True)
@@ -105,8 +105,10 @@ class Measuring(Neighbourhood):
 
     def _take_place(self, record: NodeRecord) -> None:
         """A neighbour has moved: what its path measured tells more about our own place now."""
+        if not self._estimator.is_settling:
+            return
         rtt_ms = self._prober.measured_rtt_ms(record.node_id)
-        if rtt_ms is not None and self._estimator.is_settling:
+        if rtt_ms is not None:
             self._estimator.hear(rtt_ms, record.coordinate, self._rng)
             self._advertise_if_moved()
 

@@ -290,7 +290,9 @@ class Overlay(Talk):
 
     def next_timer(self) -> float | None:
         """When :meth:`handle_timer` wants to be called next; None if never."""
-        timer = min(self._timer(), min((search.next_timer() for search in self._searches.values()), default=math.inf))
+        timer = self._timer()
+        for search in self._searches.values():
+            timer = min(timer, search.next_timer())
         self._woken_by = max(self._now, timer)
         return None if timer == math.inf else self._woken_by
 

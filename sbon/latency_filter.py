@@ -24,6 +24,8 @@ class PercentileFilter:
         self._recent: deque[float] = deque(maxlen=window)
         #: Samples seen in all, not only those still in the window.
         self.samples = 0
+        #: The filtered latency in ms, None before the first sample.
+        self.value: float | None = None
 
     def add(self, ms: float) -> None:
         """Take one sample. Raises ValueError if it is not finite: NaN would stay and spread."""
@@ -31,14 +33,8 @@ class PercentileFilter:
             raise ValueError(f"a sample of {ms} ms")
         self._recent.append(ms)
         self.samples += 1
-
-    @property
-    def value(self) -> float | None:
-        """The filtered latency in ms, None before the first sample."""
-        if not self._recent:
-            return None
         rank = math.ceil(self._percentile * len(self._recent))
-        return sorted(self._recent)[rank - 1]
+        self.value = sorted(self._recent)[rank - 1]
 
     @property
     def largest(self) -> float | None:
@@ -48,3 +44,4 @@ class PercentileFilter:
     def clear(self) -> None:
         """Forget the window (the node at the other end is another one now); the count goes on."""
         self._recent.clear()
+        self.value = None
