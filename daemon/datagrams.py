@@ -166,8 +166,8 @@ class DatagramShell:
                 except OSError as error:  # an ICMP error of an earlier datagram, for example
                     log.debug("receiving failed: %s", error.strerror)
                     continue
-                self.overlay.receive(data, source[:2], trio.current_time())
-                self.settle()
+                if self.overlay.receive(data, source[:2], trio.current_time()):
+                    self.settle()
 
     async def _keep_time(self) -> None:
         while True:

@@ -54,19 +54,21 @@ class Liveness(Measuring):
 
     # --- signs of life
 
-    def _heard(self, sender: NodeId, source: Address, now: float) -> None:
-        """Any authentic datagram is a sign of life."""
+    def _heard(self, sender: NodeId, source: Address, now: float) -> bool:
         self._addresses[sender] = source
         link = self._links.table.get(sender)
         if link is not None:
             link.heard_at = now
-            if link.suspect:
+            if self._relayed_checks:
                 self._relayed_checks.pop(sender, None)
-                self._alive(link, now)
-            return
+            if not link.suspect:
+                return True
+            self._alive(link, now)
+            return False
         stranger = self._strangers.pop(sender, None)
         if stranger is not None:
             self._strangers[sender] = stranger  # to the end: heard of last
+        return False
 
     def _alive(self, link: Link, now: float) -> None:
         """A suspected neighbour is there after all."""

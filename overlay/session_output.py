@@ -29,11 +29,13 @@ class SessionOutput:
         assert len(self.happened) <= MAX_EVENTS
 
     def datagrams(self) -> list[tuple[bytes, Address]]:
-        outgoing, self.outgoing = self.outgoing, []
+        outgoing = self.outgoing.copy()
+        self.outgoing.clear()
         return outgoing
 
     def events(self) -> list[SessionEvent]:
-        happened, self.happened = self.happened, []
+        happened = self.happened.copy()
+        self.happened.clear()
         return happened
 
     def send(self, data: bytes, address: Address, counted_as: str) -> None:

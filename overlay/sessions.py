@@ -104,6 +104,9 @@ class Sessions:
         self._retired: deque[tuple[float, Session]] = deque()
         self._hellos = Budget(HELLOS_PER_S, now)
         self._output = SessionOutput(now)
+        #: What :meth:`datagrams_to_send` and :meth:`events` would return: to see that there is nothing.
+        self.outgoing = self._output.outgoing
+        self.happened = self._output.happened
         self._timer = math.inf
         self._check_at = math.inf
         #: "hello_sent", "welcome_sent", "opened", "failed", "evicted", "refused", "over_budget", "forged", ...
@@ -237,11 +240,11 @@ class Sessions:
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
         """Handshakes to be sent now."""
-        return self._output.datagrams() if self._output.outgoing else []
+        return self._output.datagrams()
 
     def events(self) -> list[SessionEvent]:
         """What has happened since the last call."""
-        return self._output.events() if self._output.happened else []
+        return self._output.events()
 
     # --- time
 

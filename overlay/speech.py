@@ -83,7 +83,7 @@ class Speech:
         if late_s > STALL_S:
             self.counters["stalls"] += 1
             self._excuse(late_s)
-        self._woken_by = math.inf
+            self._woken_by = now  # what comes next is not late once more
         if now > self._now:
             self._now = now
 
@@ -142,11 +142,12 @@ class Speech:
             counters["sent_bytes"] += len(data)
             if extra == CLOSE and not self._sessions.is_kept(node_id):
                 self._close(node_id)
-        for data, address in self._sessions.datagrams_to_send(now):
-            counters["sent.handshake"] += 1
-            counters["sent_bytes"] += len(data)
-            counters["sent_bytes.handshake"] += len(data)
-            datagrams.append((data, address))
+        if self._sessions.outgoing:
+            for data, address in self._sessions.datagrams_to_send(now):
+                counters["sent.handshake"] += 1
+                counters["sent_bytes"] += len(data)
+                counters["sent_bytes.handshake"] += len(data)
+                datagrams.append((data, address))
         return datagrams
 
     def _seal(self, node_id: NodeId, body: Message, extra: object, now: float) -> bytes | None:
@@ -171,23 +172,31 @@ class Speech:
 
     # --- hearing
 
-    def receive(self, data: bytes, source: Address, now: float) -> None:
-        """Take one datagram. Bytes that break the protocol are counted and dropped; nothing is raised for them."""
+    def receive(self, data: bytes, source: Address, now: float) -> bool:
+        """Take one datagram. Bytes that break the protocol are counted and dropped; nothing is raised for them.
+
+        Returns whether anything may have come of it. A mere sign of life, which is what most datagrams are, leaves
+        nothing to send, to tell or to be woken for that was not there before.
+        """
         self._at(now)
         counters = self.counters
         counters["received_bytes"] += len(data)
         try:
             received = self._sessions.receive(data, source, now)
-            self._take_session_events(now)
+            happened = bool(self._sessions.happened)
+            if happened:
+                self._take_session_events(now)
             if received is None:
                 counters["received.handshake"] += 1
-                return
+                return True
             sender, body = received.sender, received.body
-            self._heard(sender, source, now)
+            expected = self._heard(sender, source, now)
             if body == HEARTBEAT:
                 counters["received.heartbeat"] += 1
+                if expected:
+                    return happened
                 self._take_heartbeat(sender, now)
-                return
+                return True
             message = decode(body)
             counters[_RECEIVED[type(message)]] += 1
             self._dispatch(sender, message, now)
@@ -195,6 +204,7 @@ class Speech:
             counters["dropped.unknown"] += 1
         except RemoteProtocolError:
             counters["dropped.malformed"] += 1
+        return True
 
     def _introduced(self, sender: NodeId, packed: bytes) -> NodeRecord:
         """What a node says about itself. Raises RemoteProtocolError if it is about somebody else."""
@@ -226,8 +236,8 @@ class Speech:
         """Something is sent to that node now."""
         raise NotImplementedError
 
-    def _heard(self, sender: NodeId, source: Address, now: float) -> None:
-        """An authentic datagram came from that node."""
+    def _heard(self, sender: NodeId, source: Address, now: float) -> bool:
+        """An authentic datagram came from that node. Returns whether it is a neighbour, under no suspicion."""
         raise NotImplementedError
 
     def _take_heartbeat(self, sender: NodeId, now: float) -> None:

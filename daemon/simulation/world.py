@@ -155,7 +155,8 @@ class World:
                 deliveries += 1
                 received_messages[target] += 1
                 received_bytes[target] += len(payload)  # type: ignore[arg-type]
-                node.receive(payload, addresses[source], clock)  # type: ignore[arg-type]
+                if not node.receive(payload, addresses[source], clock):  # type: ignore[arg-type]
+                    continue
             settle(target, node, at, clock)
         self.now = until
         self.digest, self.deliveries = digest, deliveries
