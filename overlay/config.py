@@ -6,13 +6,15 @@ import msgspec
 
 from sbon.coordinate import DEFAULT_DIMENSIONS, MAX_DIMENSIONS
 
-#: Of how many others anything may be kept: links, strangers, candidates and the lost together.
+#: Of how many others anything may be kept: links, strangers, pointers, candidates and the lost together.
 MAX_REMEMBERED = 64
-#: Of those: candidates, samples and the lost.
-MAX_CANDIDATES = 10
+#: Of those: samples, the lost, candidates and pointers, and both of these together.
 MAX_SAMPLES = 2
-MAX_LOST = 8
-MAX_OTHERS = MAX_CANDIDATES + MAX_SAMPLES + MAX_LOST
+MAX_LOST = 6
+MAX_CANDIDATES = 10
+MAX_POINTERS = 16
+MAX_HEARSAY = 20
+MAX_OTHERS = MAX_SAMPLES + MAX_LOST + MAX_HEARSAY
 #: So many links are kept for random ones, without which a newcomer would not get in.
 PLACES_LEFT = 4
 
@@ -30,15 +32,15 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Links that a node looks for: to its nearest in the cost space, and to random ones; in between as many as lead
     #: somewhere new. And how many it accepts.
-    near_links: int = 8
+    near_links: int = 4
     far_links: int = 4
-    max_links: int = 28
+    max_links: int = 24
     #: With fewer links than this everybody is welcome: overlays up to this size are a full mesh.
     few_links: int = 18
     #: A random link is replaced by a fresh one this often, so that the overlay stays well mixed.
     far_link_lifetime_s: float = 180.0
     #: Nodes met by probing, beside the linked ones; the least recently heard of goes first.
-    max_strangers: int = 16
+    max_strangers: int = 12
     #: Neighbours tell each other whom they know near by: often while that brings news, then less and less.
     min_exchange_interval_s: float = 1.0
     max_exchange_interval_s: float = 20.0

@@ -14,7 +14,7 @@ from overlay.events import Joined, JoinFailed
 from overlay.identity import NodeId
 from overlay.liveness import Liveness
 from overlay.messages import MAX_REASON_LENGTH, Join, JoinReply
-from overlay.neighbourhood import EXCHANGE_RECORDS
+from overlay.neighbourhood import JOIN_RECORDS
 from overlay.records import Address, NodeRecord
 from overlay.session_events import NO_ANSWER, SessionFailed, SessionOpened
 from overlay.sessions import Sessions
@@ -86,7 +86,7 @@ class Joining(Liveness):
             return
         self._introduced(sender, join.record)
         links = [link.packed for link in self._links.table.values() if not link.suspect]
-        others = self._rng.sample(links, min(EXCHANGE_RECORDS, len(links)))
+        others = self._rng.sample(links, min(JOIN_RECORDS, len(links)))
         self._send(sender, JoinReply(join.nonce, self._packed, tuple(others)))
 
     def _take_join_reply(self, sender: NodeId, reply: JoinReply, now: float) -> None:
@@ -102,7 +102,7 @@ class Joining(Liveness):
             self._events.append(Joined(address, record))
         self._exchange_soon(now)
         self._consider(record, reply.record, now)
-        for packed in reply.others[:EXCHANGE_RECORDS]:
+        for packed in reply.others[:JOIN_RECORDS]:
             self._take_sample(packed, now)
 
     def _forget_everybody(self) -> None:

@@ -65,6 +65,7 @@ class Liveness(Measuring):
                 return True
             self._alive(link, now)
             return False
+        self._pointers.hear(sender, now)
         stranger = self._strangers.pop(sender, None)
         if stranger is not None:
             self._strangers[sender] = stranger  # to the end: heard of last
@@ -188,6 +189,7 @@ class Liveness(Measuring):
         while len(self._lost) >= MAX_LOST:
             del self._lost[next(iter(self._lost))]
         self._lost[record.node_id] = Lost(record, now)
+        self._pointers.remove(record.node_id)
 
     def _reconnect(self, now: float) -> None:
         """Try one of the lost again, so that the overlay grows together after an outage."""
@@ -210,6 +212,7 @@ class Liveness(Measuring):
             self._events.append(MemberLeft(msgspec.structs.replace(link.record, status=Status.LEFT)))
         self._lost.pop(sender, None)
         self._links.candidates.pop(sender, None)
+        self._pointers.remove(sender)
         self._part_with_stranger(sender)
 
     def _forget_everybody(self) -> None:
@@ -217,6 +220,7 @@ class Liveness(Measuring):
             self._prober.forget(node_id)
         self._links.table.clear()
         self._links.candidates.clear()
+        self._pointers.table.clear()
         self._checks.table.clear()
         for table in (self._strangers, self._lost, self._waiting, self._relays, self._relayed_checks):
             table.clear()

@@ -22,6 +22,8 @@ from sbon.update_filter import UpdateFilter
 
 #: An error estimate is advertised anew when it changed by this much.
 ADVERTISE_ERROR = 0.1
+#: Share of the probes of fresh nodes that see whether a pointer is still right.
+CHECKED_POINTERS = 0.5
 
 
 class Measuring(Neighbourhood):
@@ -41,7 +43,11 @@ class Measuring(Neighbourhood):
     def _probe(self, now: float) -> None:
         if now >= self._fresh_at and self._samples:
             self._fresh_at = now + (0.0 if self._links.are_few else self._config.fresh_peer_interval_s)
-            record, _ = self._samples.popleft()
+            doubtful = self._pointers.most_doubtful(now, self._sessions.is_open)
+            if doubtful is not None and self._rng.random() < CHECKED_POINTERS:
+                record = doubtful.record
+            else:
+                record, _ = self._samples.popleft()
             if not self._sessions.is_open(record.node_id) and record.node_id not in self._links.candidates:
                 self._say(record, Ping(0), now, True)
                 return

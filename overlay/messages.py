@@ -6,6 +6,8 @@ The shortest of all is :data:`HEARTBEAT`: it says no more than that its sender i
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
 from overlay.identity import NodeId
@@ -16,6 +18,10 @@ MAX_REASON_LENGTH = 200
 Packed = bytes
 #: So many bytes at the end of an id tell the neighbours of one node apart, very nearly always.
 ID_END_BYTES = 3
+#: The age of a record takes one byte.
+MAX_AGE_S = 255
+#: What a reply has beside its records, at most.
+REPLY_FRAME_BYTES = 32
 HEARTBEAT = b"\0"
 
 
@@ -98,9 +104,10 @@ class Exchange(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
 
 class ExchangeReply(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """Neighbours of the sender, those nearest to the asker first."""
+    """Nodes that the sender knows, those nearest to the asker first. ``ages``: see :class:`SearchReply`."""
 
     records: tuple[Packed, ...]
+    ages: bytes = b""
 
 
 class Relay(msgspec.Struct, frozen=True, array_like=True, tag=12):
@@ -124,11 +131,34 @@ class SearchRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):
 
 
 class SearchReply(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """The answerer itself, and its neighbours by ascending cost, as many as fit a datagram."""
+    """The answerer itself, and the best of whom it knows, as many as fit a datagram.
+
+    ``ages``: for each of the records, how many seconds ago its node was surely alive.
+    """
 
     search_id: int
     record: Packed
     records: tuple[Packed, ...]
+    ages: bytes = b""
+
+
+def fitting(known: Iterable[tuple[Packed, float]], room: int) -> tuple[tuple[Packed, ...], bytes]:
+    """Of records and their ages in seconds, the first that fit ``room`` bytes, as they stand in a reply."""
+    records: list[Packed] = []
+    ages = bytearray()
+    for packed, age_s in known:
+        room -= len(packed) + 4
+        if room < 0:
+            break
+        records.append(packed)
+        ages.append(max(0, min(MAX_AGE_S, int(age_s))))
+    return tuple(records), bytes(ages)
+
+
+def with_ages(records: Iterable[Packed], ages: bytes) -> Iterator[tuple[Packed, float]]:
+    """The records of a reply with their ages in seconds."""
+    for index, packed in enumerate(records):
+        yield packed, float(ages[index]) if index < len(ages) else 0.0
 
 
 def id_end(node_id: NodeId) -> bytes:

@@ -2,29 +2,50 @@
 
 :mod:`overlay.links` decides whom a node wants for neighbours; here is how the two ends agree on it. Whoever has a
 session with us and is no neighbour is a *stranger*; a *sample* is a random node that a pong named, fresh to be probed
-and linked with; the *lost* are neighbours that were given up for dead. Neighbours are asked, less and less often, whom
-they know near our place, and hear of us in time.
+and linked with; the *lost* are neighbours that were given up for dead; of some others we only know
+(:mod:`overlay.pointers`). Neighbours are asked, less and less often, whom they know near our place, and hear of us in
+time.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from overlay.config import MAX_SAMPLES, OverlayConfig
+from overlay.config import MAX_HEARSAY, MAX_SAMPLES, OverlayConfig
 from overlay.events import MemberJoined
 from overlay.identity import NodeId
 from overlay.links import Link, Links
-from overlay.messages import Beat, Exchange, ExchangeReply, LinkReply, LinkRequest, Unlink, id_end, id_ends
+from overlay.messages import (
+    REPLY_FRAME_BYTES,
+    Beat,
+    Exchange,
+    ExchangeReply,
+    LinkReply,
+    LinkRequest,
+    Packed,
+    Unlink,
+    fitting,
+    id_end,
+    id_ends,
+    with_ages,
+)
 from overlay.packing import packed_node_id, packed_version, unpack
+from overlay.pointers import Pointers
 from overlay.probing import Prober
 from overlay.records import NodeRecord
+from overlay.session_wire import MAX_BODY_BYTES
 from overlay.sessions import Sessions
 from overlay.speech import CLOSE, Speech
 
-#: Records in one answer to an exchange or a join.
-EXCHANGE_RECORDS = 8
+#: Records in one answer to an exchange, if they fit a datagram, and to a join.
+EXCHANGE_RECORDS = 14
+JOIN_RECORDS = 8
+#: How often the pointers are looked through.
+REFRESH_INTERVAL_S = 10.0
 #: News about ourselves go to a neighbour this often at most.
 NEWS_INTERVAL_S = 8.0
 #: A surplus neighbour is parted with this often at most.
@@ -60,6 +81,8 @@ class Neighbourhood(Speech):
         super().__init__(record, config, rng, now, sessions)
         sessions.is_kept = self._is_kept
         self._links = Links(config, rng)
+        self._pointers = Pointers()
+        self._refresh_at = now + REFRESH_INTERVAL_S
         self._prober = Prober(rng)
         #: By when they were last heard of, the longest ago first.
         self._strangers: dict[NodeId, Stranger] = {}
@@ -120,6 +143,10 @@ class Neighbourhood(Speech):
         if surplus is not None and (self._samples or not self._links.table[surplus].far):
             self._unlink(surplus, now)
 
+    def _refresh_pointers(self, now: float) -> None:
+        self._refresh_at = now + REFRESH_INTERVAL_S
+        self._pointers.refresh(self._own.coordinate, self._links.table.values(), now)
+
     def _mix(self, now: float) -> None:
         """Look for random neighbours among those that probing brought."""
         if self._samples:
@@ -135,42 +162,84 @@ class Neighbourhood(Speech):
                 self._consider(record, packed, now)
             self._samples.append((record, packed))
 
-    def _consider(self, record: NodeRecord, packed: bytes, now: float) -> None:
-        """We heard of a node: bring up to date what we know of it, or ask it to be our neighbour if it is near."""
+    def _consider(self, record: NodeRecord, packed: bytes, now: float, age_s: float = 0.0) -> None:
+        """We heard of a node, which was alive ``age_s`` ago: bring up to date what we know of it, or ask it to be our
+        neighbour, or remember it at least."""
         link = self._links.table.get(record.node_id)
         if link is not None:
             if record.boot_id == link.record.boot_id and record.supersedes(link.record):
                 self._links.update(link, record, packed, self._own.coordinate)
-        elif (
-            record.node_id != self._own.node_id
-            and record.node_id not in self._lost
-            and self._links.propose(record, packed, self._own.coordinate, now)
-        ):
-            self._exchange_interval_s = self._config.min_exchange_interval_s
-            self._say(record, LinkRequest(self._packed, far=False), now)
+        elif record.node_id != self._own.node_id and record.node_id not in self._lost:
+            self._point_to(record, packed, now - age_s)
+            if self._links.propose(record, packed, self._own.coordinate, now):
+                self._bound_hearsay()
+                self._exchange_interval_s = self._config.min_exchange_interval_s
+                self._say(record, LinkRequest(self._packed, far=False), now)
 
-    def _consider_packed(self, packed: bytes, now: float) -> None:
+    def _consider_packed(self, packed: bytes, now: float, age_s: float = 0.0) -> None:
         """As :meth:`_consider`; most of what is heard is known already, and not even read."""
-        link = self._links.table.get(packed_node_id(packed))
-        if link is None or packed_version(packed) > link.record.version:
-            self._consider(unpack(packed, self._config.dimensions), packed, now)
+        node_id = packed_node_id(packed)
+        known = self._links.table.get(node_id) or self._pointers.table.get(node_id)
+        if known is None or packed_version(packed) > known.record.version:
+            self._consider(unpack(packed, self._config.dimensions), packed, now, age_s)
+        else:
+            self._pointers.hear(node_id, now - age_s)
+
+    def _point_to(self, record: NodeRecord, packed: bytes, alive_at: float) -> None:
+        if record.node_id in self._links or record.node_id in self._lost:
+            return
+        self._pointers.consider(record, packed, alive_at, self._own.coordinate, self._links.table.values())
+        self._bound_hearsay()
+
+    def _bound_hearsay(self) -> None:
+        """Candidates, most of whom are pointers, too, go before pointers."""
+        others = self._links.candidates.keys() - self._pointers.table.keys()
+        self._pointers.shrink(MAX_HEARSAY - len(others))
+
+    def _refused(self, record: NodeRecord, packed: bytes, now: float) -> None:
+        self._links.refused(record, packed, now)
+        self._point_to(record, packed, now)
+
+    def _known_to_others(self, but: Callable[[NodeId], bool]) -> list[tuple[NodeRecord, Packed, float]]:
+        """Whom we name to others, except ``but``, and how many seconds ago each was surely alive."""
+        now = self._now
+        named = [
+            (link.record, link.packed, now - link.heard_at)
+            for node_id, link in self._links.table.items()
+            if not link.suspect and not but(node_id)
+        ]
+        named += [
+            (pointer.record, pointer.packed, now - pointer.alive_at)
+            for node_id, pointer in self._pointers.table.items()
+            if not but(node_id)
+        ]
+        return named
 
     def _answer_exchange(self, sender: NodeId, exchange: Exchange, now: float) -> None:
         place = self._introduced(sender, exchange.record)
         self._consider(place, exchange.record, now)
         known = id_ends(exchange.known) | {id_end(sender)}
-        near = self._links.nearest(place.coordinate, EXCHANGE_RECORDS, lambda other: id_end(other) in known)
-        self._send(sender, ExchangeReply(tuple(link.packed for link in near)))
+        there = place.coordinate
+        near = heapq.nsmallest(
+            EXCHANGE_RECORDS,
+            (
+                (there.rtt_ms(record.coordinate), packed, age_s)
+                for record, packed, age_s in self._known_to_others(lambda other: id_end(other) in known)
+            ),
+        )
+        records, ages = fitting(((packed, age_s) for _, packed, age_s in near), MAX_BODY_BYTES - REPLY_FRAME_BYTES)
+        self._send(sender, ExchangeReply(records, ages))
 
     def _take_exchange_reply(self, reply: ExchangeReply, now: float) -> None:
-        for packed in reply.records[:EXCHANGE_RECORDS]:
-            self._consider_packed(packed, now)
+        for packed, age_s in with_ages(reply.records[:EXCHANGE_RECORDS], reply.ages):
+            self._consider_packed(packed, now, age_s)
 
     # --- agreeing on links
 
     def _ask_for_far_link(self, record: NodeRecord, packed: bytes, now: float) -> bool:
         is_asked = self._links.propose_far(record, packed, now)
         if is_asked:
+            self._bound_hearsay()
             self._say(record, LinkRequest(self._packed, far=True), now)
         return is_asked
 
@@ -181,6 +250,8 @@ class Neighbourhood(Speech):
             if instead is not None:
                 self._unlink(instead, now)
             self._add_link(record, request.record, request.far, now)
+        else:
+            self._point_to(record, request.record, now)
         self._send(sender, LinkReply(accepted, self._packed))
 
     def _take_link_reply(self, sender: NodeId, reply: LinkReply, now: float) -> None:
@@ -189,7 +260,7 @@ class Neighbourhood(Speech):
         if not reply.accepted:
             if sender in self._links:
                 self._drop_link(sender)
-            self._links.refused(record, reply.record, now)
+            self._refused(record, reply.record, now)
         elif sender in self._links or (
             (candidate is not None or sender in self._lost) and len(self._links) < self._config.max_links
         ):
@@ -204,7 +275,7 @@ class Neighbourhood(Speech):
             self._part_with_stranger(sender)
         elif surplus:
             self._drop_link(sender)
-            self._links.refused(link.record, link.packed, now)
+            self._refused(link.record, link.packed, now)
         elif now - link.since > UNEXPECTED_S:
             self._forget_link(sender, now)
 
@@ -221,6 +292,7 @@ class Neighbourhood(Speech):
         is_new = node_id not in self._links
         link = self._links.add(record, packed, far, self._own.coordinate, now)
         self._strangers.pop(node_id, None)
+        self._pointers.remove(node_id)
         if is_new:
             link.told_incarnation, link.news_at = self._own.incarnation, now
             if len(self._links) <= self._config.near_links:
@@ -233,7 +305,7 @@ class Neighbourhood(Speech):
         link = self._drop_link(node_id)
         if link is not None:
             self._send(node_id, Unlink(True))
-            self._links.refused(link.record, link.packed, now)
+            self._refused(link.record, link.packed, now)
 
     def _forget_link(self, node_id: NodeId, now: float) -> None:
         """The other end does not hold us for a neighbour: ask it again, if we want it."""

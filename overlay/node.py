@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 
 import msgspec
 
 from overlay.config import MAX_REMEMBERED, OverlayConfig
 from overlay.events import Event, JoinFailed, Left, SearchFinished
 from overlay.identity import NodeId
-from overlay.messages import Leave, SearchReply, SearchRequest
+from overlay.messages import REPLY_FRAME_BYTES, Leave, Packed, SearchReply, SearchRequest, fitting, with_ages
 from overlay.packing import unpack
 from overlay.records import Address, NodeRecord, Status
 from overlay.search import MAX_CONTACTS, Search
@@ -35,8 +36,6 @@ from sbon.objectives import NearestTo, Objective
 
 MAX_JOINS = 16
 MAX_SEARCHES = 16
-#: What a search reply has beside its records, at most.
-REPLY_FRAME_BYTES = 24
 #: A node looks for its own nearest after so long, then after twice as long, and so on.
 FIRST_LOOKUP_S = 10.0
 MAX_LOOKUP_S = 640.0
@@ -142,6 +141,7 @@ class Overlay(Talk):
             | self._links.table.keys()
             | self._links.candidates.keys()
             | self._strangers.keys()
+            | self._pointers.table.keys()
             | self._lost.keys()
             | set(self._prober.peers())
             | {record.node_id for record, _ in self._samples}
@@ -150,6 +150,8 @@ class Overlay(Talk):
     def validate(self) -> None:
         """Assert what must always hold; for tests and simulations."""
         self._links.validate()
+        self._pointers.validate()
+        assert not self._pointers.table.keys() & (self._links.table.keys() | self._lost.keys())
         self._prober.validate()
         self._sessions.validate()
         assert self.remembered() <= MAX_REMEMBERED
@@ -211,18 +213,31 @@ class Overlay(Talk):
         if node_id in self._links or node_id in self._strangers:
             self._prober.probe_soon(node_id)
 
-    def search(self, objective: Objective, k: int, now: float, max_contacts: int = MAX_CONTACTS) -> int:
+    def search(
+        self,
+        objective: Objective,
+        k: int,
+        now: float,
+        max_contacts: int = MAX_CONTACTS,
+        known: Iterable[NodeRecord] = (),
+    ) -> int:
         """Look for the ``k`` hosts of least objective, this one among them. Ends with a SearchFinished of the id
-        that is returned. Raises ValueError for a ``k`` that no search can answer, UnavailableError if too many run.
+        that is returned. ``known``: hosts that the caller knows to be near the goal, the ends of its streams, say.
+
+        Raises ValueError for a ``k`` that no search can answer, UnavailableError if too many run.
         """
         self._at(now)
         if len(self._searches) >= MAX_SEARCHES:
             raise UnavailableError("too many searches at once: try again")
         search = Search(objective, k, self._config.search_patience_s, max_contacts)
         search.know(self._own, asked=True)
-        for link in self._links.table.values():
-            if not link.suspect:
-                search.know(link.record)
+        for record, _, _ in self._known_to_others(lambda node_id: False):
+            search.know(record)
+        for record, _ in self._samples:
+            search.know(record)
+        for record in known:
+            if record.node_id != self._own.node_id:
+                search.know(record)
         self._next_search_id += 1
         self._searches[self._next_search_id] = search
         self._go_on_searching(self._next_search_id, now)
@@ -249,36 +264,33 @@ class Overlay(Talk):
 
     def _take_search_reply(self, sender: NodeId, reply: SearchReply, now: float) -> None:
         search = self._searches.get(reply.search_id)
-        if search is None or not search.answered(sender):
+        if search is None:
             return
-        dimensions = self._config.dimensions
-        search.know(unpack(reply.record, dimensions), asked=True)
-        for packed in reply.records:
-            record = unpack(packed, dimensions)
+        heard = [(self._introduced(sender, reply.record), reply.record, 0.0)]
+        for packed, age_s in with_ages(reply.records, reply.ages):
+            heard.append((unpack(packed, self._config.dimensions), packed, age_s))
+        if not search.answered(sender):
+            return
+        for record, packed, age_s in heard:
             if reply.search_id == self._lookup_id:
-                self._consider(record, packed, now)
+                self._consider(record, packed, now, age_s)
             # What we found dead, or know better, is not taken from others.
             if record.node_id not in self._lost:
-                search.know(record, asked=record.node_id == self._own.node_id)
+                search.know(record, asked=record.node_id in (sender, self._own.node_id))
         self._go_on_searching(reply.search_id, now)
 
     def _answer_search(self, sender: NodeId, request: SearchRequest) -> None:
+        """Name the best by the cost and the best by its guide, in turns: one of them the asker is after."""
         objective = request.objective
         objective.check(self._config.dimensions)
-        costed = sorted(
-            (cost, node_id)
-            for node_id, link in self._links.table.items()
-            if not link.suspect and node_id != sender and not math.isnan(cost := objective.cost(link.record))
-        )
-        room = MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed)
-        records = []
-        for _, node_id in costed:
-            packed = self._links.table[node_id].packed
-            room -= len(packed) + 2
-            if room < 0:
-                break
-            records.append(packed)
-        self._send(sender, SearchReply(request.search_id, self._packed, tuple(records)))
+        guide = objective.guide()
+        known = self._known_to_others(lambda node_id: node_id == sender)
+        by_cost = _ranked(objective.cost(record) for record, _, _ in known)
+        by_guide = by_cost if guide is objective else _ranked(guide.cost(record) for record, _, _ in known)
+        order = dict.fromkeys(index for pair in zip(by_cost, by_guide, strict=True) for index in pair)
+        best: Iterable[tuple[Packed, float]] = ((known[index][1], known[index][2]) for index in order)
+        records, ages = fitting(best, MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed))
+        self._send(sender, SearchReply(request.search_id, self._packed, records, ages))
 
     def _cannot_reach(self, node_id: NodeId, now: float) -> None:
         super()._cannot_reach(node_id, now)
@@ -312,3 +324,9 @@ class Overlay(Talk):
         happened = list(self._events)
         self._events.clear()
         return happened
+
+
+def _ranked(costs: Iterable[float]) -> list[int]:
+    """Their indices, the least first; what is not a number goes last."""
+    ordered = sorted((math.inf if math.isnan(cost) else cost, index) for index, cost in enumerate(costs))
+    return [index for _, index in ordered]

@@ -1,7 +1,12 @@
 """One search for all purposes: best first over the links of the overlay, with the objective as an argument.
 
-The searching node asks the best hosts that it knows of for the best that *they* know of, a few at a time, until all of
-the best it knows have been asked or enough hosts were. A host that does not answer in time is stepped over.
+The searching node asks the best hosts that it knows of for the best that *they* know of, neighbours and pointers, until
+all of the best it knows have been asked or enough hosts were. A host that does not answer in time is stepped over.
+
+Hosts are chosen in turns by the objective and by its *guide*: the guide is smooth over the space, where the cost itself
+has a local minimum around every idle host. While the search still comes nearer, one host is asked at a time, since
+each answer tells whom to ask next; then PARALLEL are. Asking the best also makes sure that they live, and brings what
+they say about themselves now.
 """
 
 from __future__ import annotations
@@ -14,14 +19,16 @@ from overlay.identity import NodeId
 from overlay.records import NodeRecord
 from sbon.objectives import Objective
 
-#: Hosts asked in all, and at the same time.
+#: Hosts asked in all, and at the same time once the best known has been asked.
 MAX_CONTACTS = 20
 PARALLEL = 2
 #: A search is over when so many of the best, or ``k`` if that is more, have been asked.
 WIDTH = 16
 #: Best hosts remembered while a search is under way.
-MAX_FOUND = 64
+MAX_FOUND = 96
 MAX_K = 32
+#: Whom to ask: by the guide, and then by the cost so often.
+BY_COST = 2
 
 
 @dataclass(slots=True)
@@ -33,11 +40,7 @@ class _Found:
 
 
 class Search:
-    """One search under way. It decides whom to ask for what; it sends nothing.
-
-    Every second host is chosen, and asked, by the objective's guide: it is smooth over the space, where the cost itself
-    has a local minimum around every idle host.
-    """
+    """One search under way. It decides whom to ask for what; it sends nothing."""
 
     def __init__(self, objective: Objective, k: int, patience_s: float, max_contacts: int = MAX_CONTACTS) -> None:
         """Raises ValueError for a ``k`` that no search can answer."""
@@ -68,7 +71,7 @@ class Search:
                 self._drop_worst()
 
     def _drop_worst(self) -> None:
-        worst = max(self._found, key=lambda known: (self._found[known].cost, known))
+        worst = max(self._found, key=lambda known: (self._found[known].guide_cost, known))
         if worst not in self._waiting:
             del self._found[worst]
 
@@ -89,16 +92,21 @@ class Search:
     def to_ask(self, now: float) -> list[tuple[NodeRecord, Objective]]:
         """The hosts to ask now, and for what. They count as contacts from here on."""
         chosen: list[tuple[NodeRecord, Objective]] = []
-        while len(self._waiting) < PARALLEL and self.contacts < self._max_contacts:
-            guided = self.contacts % 2 == 0
+        while len(self._waiting) < self._parallel() and self.contacts < self._max_contacts:
+            guided = self.contacts % (1 + BY_COST) == 0
             best = self._next(guided) or self._next(not guided)
             if best is None:
                 break
             best.asked = True
             self.contacts += 1
             self._waiting[best.record.node_id] = now + self._patience_s
-            chosen.append((best.record, self._guide if guided else self._objective))
+            chosen.append((best.record, self._objective))
         return chosen
+
+    def _parallel(self) -> int:
+        """One by one while the best is one that has not answered yet."""
+        best = min(self._found.items(), key=lambda found: (found[1].guide_cost, found[0]), default=None)
+        return PARALLEL if best is None or (best[1].asked and best[0] not in self._waiting) else 1
 
     def _next(self, guided: bool) -> _Found | None:
         """The best not asked yet, if it is among the best WIDTH: nothing better, we trust, is behind the others."""

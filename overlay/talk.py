@@ -87,6 +87,8 @@ class Talk(Joining):
         self._links.expire(now)
         if now >= self._exchange_at:
             self._exchange(now)
+        if now >= self._refresh_at:
+            self._refresh_pointers(now)
         if now >= self._drop_at:
             self._drop_surplus(now)
         self._mix(now)
@@ -119,6 +121,7 @@ class Talk(Joining):
     def _cannot_reach(self, node_id: NodeId, now: float) -> None:
         self._waiting.pop(node_id, None)
         self._links.candidates.pop(node_id, None)
+        self._pointers.remove(node_id)
 
     # --- messages
 

@@ -48,7 +48,8 @@ class NearestTo(msgspec.Struct, frozen=True, array_like=True, tag=0):
         return self.place.rtt_ms(host.coordinate)
 
     def guide(self) -> NearestTo:
-        return self
+        """The node that is not meant is a good one to ask: it knows who is near it."""
+        return NearestTo(self.place) if self.but else self
 
     def check(self, dimensions: int) -> None:
         self.place.check(dimensions)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from daemon.simulation.figures import SearchFigures, quantile
 from daemon.simulation.population import Population
 from overlay.events import Event, SearchFinished
+from overlay.records import NodeRecord
 from sbon.errors import UnavailableError
 from sbon.objectives import Endpoint, LeastUsage, NearestTo, Objective
 
@@ -75,23 +76,23 @@ class Searches:
         population = self._population
         joined = [endpoint for endpoint in population.honest() if endpoint not in population.unjoined]
         endpoint = self._rng.choice(joined)
-        objective = self._nearest(joined) if kind == "nearest" else self._usage(joined)
+        objective, known = self._nearest(joined) if kind == "nearest" else self._usage(joined)
         world = population.world
         try:
-            search_id = population.node(endpoint).search(objective, K, world.clock(endpoint))
+            search_id = population.node(endpoint).search(objective, K, world.clock(endpoint), known=known)
         except UnavailableError:  # this node has too many under way: another one, in a moment
             self._to_start.append(kind)
             return
         self._asked[endpoint, search_id] = _Asked(kind, endpoint, objective, world.now)
         world.settle(endpoint)
 
-    def _nearest(self, endpoints: list[int]) -> NearestTo:
+    def _nearest(self, endpoints: list[int]) -> tuple[NearestTo, list[NodeRecord]]:
         """The nearest to some node, that node left out, as in `sbon nearest`."""
         record = self._population.node(self._rng.choice(endpoints)).record
-        return NearestTo(record.coordinate, record.node_id)
+        return NearestTo(record.coordinate, record.node_id), []
 
-    def _usage(self, endpoints: list[int]) -> LeastUsage:
-        """An operator with two to four producers and one consumer, somewhere."""
+    def _usage(self, endpoints: list[int]) -> tuple[LeastUsage, list[NodeRecord]]:
+        """An operator with two to four producers and one consumer, somewhere. Who places it knows these hosts."""
         records = [
             self._population.node(endpoint).record
             for endpoint in self._rng.sample(endpoints, min(len(endpoints), self._rng.randint(3, 5)))
@@ -99,7 +100,7 @@ class Searches:
         ends = tuple(
             Endpoint(record.coordinate, 10.0 ** self._rng.uniform(3.0, 6.0), record.node_id) for record in records
         )
-        return LeastUsage(ends, sum(end.rate_bytes_per_s for end in ends[:-1]))
+        return LeastUsage(ends, sum(end.rate_bytes_per_s for end in ends[:-1])), records
 
     # --- answers
 

@@ -1,0 +1,87 @@
+"""Nodes that are known of without a link."""
+
+from __future__ import annotations
+
+import msgspec
+
+from overlay.config import MAX_POINTERS
+from overlay.packing import pack
+from overlay.pointers import DOUBTFUL_S, OLDEST_S, Pointer, Pointers
+from overlay.records import NodeRecord
+from sbon.coordinate import Coordinate
+from tests.overlay.fake_network import fake_record, id_of
+
+HERE = Coordinate((0.0, 0.0), 0.0, 0.1)
+
+
+def at(index: int, x_ms: float, y_ms: float = 0.0, load: float = 0.0, incarnation: int = 0) -> NodeRecord:
+    place = Coordinate((x_ms, y_ms), 0.0, 0.1, (0.0, 0.0, 0.0))
+    return msgspec.structs.replace(fake_record(index), coordinate=place, load=load, incarnation=incarnation)
+
+
+def told(
+    *records: NodeRecord, pointers: Pointers | None = None, alive_at: float = 0.0, neighbours: tuple[Pointer, ...] = ()
+) -> Pointers:
+    pointers = pointers or Pointers()
+    for record in records:
+        pointers.consider(record, pack(record), alive_at, HERE, neighbours)
+        pointers.validate()
+    return pointers
+
+
+def neighbour(record: NodeRecord) -> Pointer:
+    return Pointer(record, b"", HERE.rtt_ms(record.coordinate), 0.0)
+
+
+def test_the_nearest_are_remembered_idle_ones_first() -> None:
+    crowd = [at(index, 10.0 + index, load=float(index % 2)) for index in range(2 * MAX_POINTERS)]
+    pointers = told(*crowd)
+    assert len(pointers.table) == MAX_POINTERS
+    idle = {record.node_id for record in crowd if record.load == 0.0}
+    assert pointers.table.keys() <= idle | {id_of(0)}, "a busy host is as far as an idle one 40 ms further away"
+
+
+def test_one_whom_nobody_nearer_covers_is_remembered_however_far_it_is() -> None:
+    crowd = [at(index, 10.0 + 0.1 * index) for index in range(2 * MAX_POINTERS)]
+    behind, elsewhere = at(100, 300.0), at(101, 0.0, 300.0)
+    pointers = told(*crowd, behind, elsewhere)
+    assert elsewhere.node_id in pointers.table
+    assert not pointers.table[elsewhere.node_id].covered
+    assert behind.node_id not in pointers.table
+
+
+def test_a_neighbour_covers_too() -> None:
+    crowd = [at(index, 10.0 + 0.1 * index) for index in range(2 * MAX_POINTERS)]
+    elsewhere = at(101, 0.0, 300.0)
+    pointers = told(*crowd, elsewhere, neighbours=(neighbour(at(102, 0.0, 50.0)),))
+    assert elsewhere.node_id not in pointers.table
+
+
+def test_one_that_comes_between_covers_those_behind_it() -> None:
+    pointers = told(at(1, 100.0), at(2, 50.0))
+    assert pointers.table[id_of(1)].covered
+    assert not pointers.table[id_of(2)].covered
+    pointers.remove(id_of(2))
+    pointers.refresh(HERE, (), 0.0)
+    assert not pointers.table[id_of(1)].covered
+
+
+def test_news_replace_what_is_known_and_old_news_do_not() -> None:
+    pointers = told(at(1, 100.0, incarnation=2), at(1, 10.0, incarnation=1))
+    assert pointers.table[id_of(1)].away_ms == 100.0
+    told(at(1, 20.0, incarnation=3), pointers=pointers)
+    assert pointers.table[id_of(1)].away_ms == 20.0
+
+
+def test_what_nothing_is_heard_of_is_doubted_and_then_forgotten() -> None:
+    pointers = told(at(1, 100.0))
+    assert pointers.most_doubtful(DOUBTFUL_S, lambda node_id: False) is None
+    doubtful = pointers.most_doubtful(DOUBTFUL_S + 1.0, lambda node_id: False)
+    assert doubtful is not None
+    assert doubtful.record.node_id == id_of(1)
+    assert pointers.most_doubtful(DOUBTFUL_S + 1.0, lambda node_id: True) is None
+    pointers.hear(id_of(1), 10.0)
+    pointers.refresh(HERE, (), OLDEST_S + 5.0)
+    assert id_of(1) in pointers.table
+    pointers.refresh(HERE, (), OLDEST_S + 11.0)
+    assert id_of(1) not in pointers.table
