@@ -14,7 +14,7 @@ from overlay.config import MAX_SAMPLES, OverlayConfig
 from overlay.events import PathChanged
 from overlay.identity import NodeId
 from overlay.messages import Beat, Message, Ping, Pong
-from overlay.neighbourhood import UNEXPECTED_S, Neighbourhood
+from overlay.neighbourhood import NEWS_INTERVAL_S, UNEXPECTED_S, Neighbourhood
 from overlay.records import NodeRecord, Status
 from overlay.sessions import Sessions
 from sbon.coordinate_estimator import CoordinateEstimator
@@ -24,6 +24,8 @@ from sbon.update_filter import UpdateFilter
 ADVERTISE_ERROR = 0.1
 #: Share of the probes of fresh nodes that see whether a pointer is still right.
 CHECKED_POINTERS = 0.5
+#: A settled node looks this often whether it has moved: neighbours are not told more often anyway.
+MOVED_INTERVAL_S = NEWS_INTERVAL_S / 2
 
 
 class Measuring(Neighbourhood):
@@ -36,7 +38,7 @@ class Measuring(Neighbourhood):
         self._update_filter = UpdateFilter(config.advertise_ratio, config.advertise_distance_ms)
         own = msgspec.structs.replace(record, coordinate=self._estimator.coordinate, status=Status.ALIVE)
         super().__init__(own, config, rng, now, sessions)
-        self._probe_at = self._fresh_at = now
+        self._probe_at = self._fresh_at = self._moved_at = now
 
     # --- asking
 
@@ -93,7 +95,7 @@ class Measuring(Neighbourhood):
         if path is None or path.filter.value is None:
             return
         self._estimator.update(path.filter.value, pong.coordinate, self._rng)
-        self._advertise_if_moved()
+        self._advertise_if_moved(now)
         config = self._config
         changed = self._prober.has_changed(path, config.path_change_ms, config.path_change_ratio)
         link = self._links.table.get(sender)
@@ -107,21 +109,24 @@ class Measuring(Neighbourhood):
             return
         record = self._introduced(sender, beat.record)
         self._consider(record, beat.record, now)
-        self._take_place(record)
+        self._take_place(record, now)
 
-    def _take_place(self, record: NodeRecord) -> None:
+    def _take_place(self, record: NodeRecord, now: float) -> None:
         """A neighbour has moved: what its path measured tells more about our own place now."""
         if not self._estimator.is_settling:
             return
         rtt_ms = self._prober.measured_rtt_ms(record.node_id)
         if rtt_ms is not None:
             self._estimator.hear(rtt_ms, record.coordinate, self._rng)
-            self._advertise_if_moved()
+            self._advertise_if_moved(now)
 
-    def _advertise_if_moved(self) -> None:
+    def _advertise_if_moved(self, now: float) -> None:
         """The advertised coordinate stays until we have really moved (DESIGN: Cost space)."""
         estimator, advertised = self._estimator, self._own.coordinate
         place = self._update_filter.take(estimator.coordinate, is_settling=estimator.is_settling)
+        if now < self._moved_at and not estimator.is_settling:
+            return
+        self._moved_at = now + MOVED_INTERVAL_S
         if abs(place.error - advertised.error) >= ADVERTISE_ERROR or self._update_filter.is_news(
             place, ((link.record.coordinate, link.away_ms) for link in self._links.table.values())
         ):
