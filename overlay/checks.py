@@ -2,9 +2,10 @@
 "Lifeguard", DSN-W 2018).
 
 A neighbour that was not heard for ``silence_s`` is suspected and checked: a burst of pings, from the fourth on every
-second one through a helper. Any sign of life ends the check. How many pings it takes follows from how many of them
-usually get lost on that link, so that a lossy access is not mistaken for a death; and while many neighbours are silent
-at once the fault is probably our own, and everybody gets more time (Lifeguard's local health).
+fourth one through a helper, for the case that only the path between the two is broken. Any sign of life ends the
+check. How many pings it takes follows from how many of them usually get lost, on that link and on our own access, so
+that a lossy access is not mistaken for a death; and while many neighbours are silent at once the fault is probably our
+own, and everybody gets more time (Lifeguard's local health).
 
 Unlike SWIM, nobody is taken for dead on another's word: a node has few neighbours, they all listen for it, and each
 finds out by itself. So there is no rumour of a death to be refuted, nor for a liar to start.
@@ -18,24 +19,43 @@ from dataclasses import dataclass
 from overlay.config import OverlayConfig
 from overlay.identity import NodeId
 
-#: A living node is taken for dead once in so many checks, at most.
-FALSE_REMOVAL_RATE = 1e-9
-#: Half of what goes through an access with 50 % loss one way and 5 % the other is answered: allow for that at least.
-LEAST_LOSS = 0.53
+#: The pings that go straight to a living node are all lost once in so many checks, at most.
+FALSE_REMOVAL_RATE = 1e-8
+#: As far as we know, half of what passes the other's access is lost: allow for that at least, beside our own losses.
+OTHERS_LOSS = 0.5
 MAX_LOSS = 0.85
 #: The first pings go slowly: most silences are one lost heartbeat.
 SLOW_PINGS = 3
 SLOW_INTERVAL_S = 0.3
 #: No faster than this, or they share one fate; with more pings the check takes longer.
-LEAST_INTERVAL_S = 0.06
-#: From this ping on every second one goes through a helper.
-FIRST_RELAYED = 3
+LEAST_INTERVAL_S = 0.05
+#: Of so many pings one goes through a helper.
+RELAY_EVERY = 4
 #: The last ping has this much time for its answer, beside what the path takes.
 GRACE_S = 0.2
-#: Weight of one check in the average of the losses.
-LOSS_GAIN = 0.2
 #: If all neighbours are silent at once, a check takes this many times as long.
 WORST_HEALTH = 4.0
+
+#: Weight of one ping in the average of a link's losses, and of one probe in that of our own.
+LINK_GAIN = 0.1
+OWN_GAIN = 0.02
+#: Nothing is known of our own losses at first: assume some, with the weight of so many probes.
+FIRST_OWN_LOSS = 0.3
+FIRST_PROBES = 4
+
+
+class OwnLoss:
+    """The share of our probes that go unanswered: what our own access loses, as they go to all kinds of peers."""
+
+    __slots__ = ("_probes", "value")
+
+    def __init__(self) -> None:
+        self.value = FIRST_OWN_LOSS
+        self._probes = FIRST_PROBES
+
+    def note(self, *, answered: bool) -> None:
+        self._probes += 1
+        self.value += max(OWN_GAIN, 1.0 / self._probes) * ((not answered) - self.value)
 
 
 @dataclass(slots=True)
@@ -50,10 +70,12 @@ class Check:
     sent: int = 0
 
 
-def pings_needed(loss: float) -> int:
-    """How many pings go unanswered by a living node only once in 1 / FALSE_REMOVAL_RATE."""
-    loss = min(MAX_LOSS, max(LEAST_LOSS, loss))
-    return math.ceil(math.log(FALSE_REMOVAL_RATE) / math.log(loss))
+def pings_needed(link_loss: float, own_loss: float) -> int:
+    """How many pings make a check, of which those that go straight to a living node are all lost only once in
+    1 / FALSE_REMOVAL_RATE. The measured loss of a link counts if it is worse than what has to be allowed for."""
+    loss = min(MAX_LOSS, max(link_loss, 1.0 - (1.0 - own_loss) * (1.0 - OTHERS_LOSS)))
+    straight = math.ceil(math.log(FALSE_REMOVAL_RATE) / math.log(loss))
+    return straight + straight // (RELAY_EVERY - 1)
 
 
 class Checks:
@@ -63,27 +85,19 @@ class Checks:
         self._config = config
         self.table: dict[NodeId, Check] = {}
 
-    def start(self, node_id: NodeId, loss: float, rtt_ms: float, neighbours: int, now: float) -> None:
+    def start(self, node_id: NodeId, pings: int, rtt_ms: float, neighbours: int, now: float) -> None:
         """Begin a check; ``neighbours`` is how many there are in all. Nothing happens if one is under way."""
         if node_id in self.table:
             return
-        pings = pings_needed(loss)
         share = (len(self.table) + 1) / max(4, neighbours)
         health = 1.0 + (WORST_HEALTH - 1.0) * max(0.0, share - 0.25) / 0.75
-        fast_s = max(self._config.check_s * health - SLOW_PINGS * SLOW_INTERVAL_S, LEAST_INTERVAL_S * pings)
+        fast_pings = pings - SLOW_PINGS
+        fast_s = max(self._config.check_s * health - SLOW_PINGS * SLOW_INTERVAL_S, LEAST_INTERVAL_S * fast_pings)
         total_s = SLOW_PINGS * SLOW_INTERVAL_S + fast_s + GRACE_S + min(1.0, 1.5 * rtt_ms / 1000.0)
-        self.table[node_id] = Check(now, pings, fast_s / (pings - SLOW_PINGS), now + total_s, now)
-
-    def heard(self, node_id: NodeId, loss: float) -> float:
-        """The neighbour is alive: end its check. Returns the new average of the link's losses."""
-        check = self.table.pop(node_id, None)
-        if check is None:
-            return loss
-        # The last ping's answer may still be on its way; one of those before it was answered.
-        lost_share = max(0, check.sent - 2) / max(1, check.sent - 1)
-        return loss + LOSS_GAIN * (lost_share - loss)
+        self.table[node_id] = Check(now, pings, fast_s / fast_pings, now + total_s, now)
 
     def drop(self, node_id: NodeId) -> None:
+        """The neighbour is alive, or is none any more."""
         self.table.pop(node_id, None)
 
     def next_timer(self) -> float:
@@ -98,7 +112,7 @@ class Checks:
             if check.deadline <= now:
                 dead.append(node_id)
             elif check.next_at <= now:
-                relayed = check.sent >= FIRST_RELAYED and check.sent % 2 == 1
+                relayed = check.sent % RELAY_EVERY == RELAY_EVERY - 1
                 check.sent += 1
                 slow = check.sent <= SLOW_PINGS
                 check.next_at = now + (SLOW_INTERVAL_S if slow else check.interval_s)

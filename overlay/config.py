@@ -47,8 +47,8 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     #: A neighbour lets itself be heard this often; after so long a silence it is checked, and that takes so long.
     beat_interval_s: float = 3.0
-    silence_s: float = 4.0
-    check_s: float = 3.0
+    silence_s: float = 3.75
+    check_s: float = 2.9
     #: How often one that was given up for dead is tried again, and when it is forgotten for good.
     reconnect_interval_s: float = 5.0
     forget_after_s: float = 24 * 3600.0

@@ -48,8 +48,8 @@ class Link:
     told_at: float
     told_incarnation: int = -1
     news_at: float = -math.inf
-    #: Moving average of the share of check pings that go unanswered while it is alive.
-    loss: float = 0.1
+    #: Moving average of the share of our pings that go unanswered.
+    loss: float = 0.0
     suspect: bool = False
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from overlay.checks import Checks
+from overlay.checks import LINK_GAIN, Checks, OwnLoss, pings_needed
 from overlay.config import MAX_LOST, OverlayConfig
 from overlay.events import MemberFailed, MemberLeft, MemberRecovered, MemberRestarted, MemberSuspected
 from overlay.identity import NodeId
@@ -46,6 +46,8 @@ class Liveness(Measuring):
     ) -> None:
         super().__init__(record, config, rng, now, sessions)
         self._checks = Checks(config)
+        self._own_loss = OwnLoss()
+        self._prober.on_outcome = self._note_outcome
         #: Pings under way for others, by our nonce.
         self._relays: dict[int, RelayFor] = {}
         self._relayed_checks: Counter[NodeId] = Counter()
@@ -75,8 +77,16 @@ class Liveness(Measuring):
         """A suspected neighbour is there after all."""
         link.suspect = False
         link.heard_at = now
-        link.loss = self._checks.heard(link.record.node_id, link.loss)
+        self._checks.drop(link.record.node_id)
         self._events.append(MemberRecovered(link.record))
+
+    def _note_outcome(self, node_id: NodeId, is_probe: bool, answered: bool) -> None:
+        """A ping was answered, or will not be any more."""
+        if is_probe:
+            self._own_loss.note(answered=answered)
+        link = self._links.table.get(node_id)
+        if link is not None:
+            link.loss += LINK_GAIN * ((not answered) - link.loss)
 
     def _excuse(self, late_s: float) -> None:
         self._checks.grant(late_s)
@@ -112,7 +122,8 @@ class Liveness(Measuring):
                 continue
             if silent_at <= now:
                 link.suspect = True
-                self._checks.start(node_id, link.loss, link.away_ms, len(table), now)
+                pings = pings_needed(link.loss, self._own_loss.value)
+                self._checks.start(node_id, pings, link.away_ms, len(table), now)
                 self._events.append(MemberSuspected(link.shown))
             elif silent_at < next_at:
                 next_at = silent_at
@@ -151,7 +162,7 @@ class Liveness(Measuring):
     def _ask_a_helper(self, node_id: NodeId) -> None:
         helpers = [other for other, link in self._links.table.items() if not link.suspect]
         if helpers:
-            nonce = self._prober.sent(node_id, self._now, is_probe=False)
+            nonce = self._prober.sent(node_id, self._now, is_probe=False, is_relayed=True)
             self._send(self._rng.choice(helpers), Relay(nonce, self._links.table[node_id].packed))
         else:
             self._ping(node_id, is_probe=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from overlay.identity import NodeId
@@ -16,8 +16,8 @@ from sbon.errors import RemoteProtocolError
 from sbon.latency_filter import PercentileFilter
 
 MAX_PROBE_PEERS = 32
-#: A ping is waited for so long: its answer is a sign of life, and a sample if it was a probe.
-PATIENCE_S = 10.0
+#: An answer is waited for so long; then the ping or the answer is lost.
+PATIENCE_S = 4.0
 MAX_PENDING = 512
 #: A path is reported as changed only once its filter is filled well enough to tell.
 PATH_CHANGE_SAMPLES = 5
@@ -37,6 +37,7 @@ class _Pending:
     node_id: NodeId
     sent_at: float
     is_probe: bool
+    is_relayed: bool
 
 
 class Prober:
@@ -44,6 +45,8 @@ class Prober:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
+        #: Told of each ping that went straight to a peer: to whom, whether it was a probe, and whether it was answered.
+        self.on_outcome: Callable[[NodeId, bool, bool], None] = lambda node_id, is_probe, answered: None
         self._paths: dict[NodeId, ProbedPath] = {}
         self._soon: dict[NodeId, None] = {}  # an ordered set
         self._pending: dict[int, _Pending] = {}
@@ -96,14 +99,19 @@ class Prober:
 
     # --- pings
 
-    def sent(self, node_id: NodeId, now: float, *, is_probe: bool) -> int:
-        """A ping to ``node_id`` leaves now; returns its nonce. Only a probe is a sample of the path."""
+    def sent(self, node_id: NodeId, now: float, *, is_probe: bool, is_relayed: bool = False) -> int:
+        """A ping to ``node_id`` leaves now; returns its nonce. Only a probe is a sample of the path.
+
+        ``is_relayed``: it goes by way of a helper, whose answer is for :meth:`relayed`.
+        """
         nonce = self._next_nonce
         self._next_nonce += 1
         order = self._order
         while order and (len(order) >= MAX_PENDING or self._is_stale(order[0], now)):
-            self._pending.pop(order.popleft(), None)
-        self._pending[nonce] = _Pending(node_id, now, is_probe)
+            lost = self._pending.pop(order.popleft(), None)
+            if lost is not None and not lost.is_relayed:
+                self.on_outcome(lost.node_id, lost.is_probe, False)
+        self._pending[nonce] = _Pending(node_id, now, is_probe, is_relayed)
         order.append(nonce)
         if is_probe:
             self._path(node_id).probed_at = now
@@ -135,6 +143,8 @@ class Prober:
         if not 0.0 <= held_ms <= elapsed_ms:
             raise RemoteProtocolError(f"a ping held for {held_ms} ms of {elapsed_ms}")
         del self._pending[nonce]
+        if not pending.is_relayed:
+            self.on_outcome(sender, pending.is_probe, True)
         if not pending.is_probe:
             return None
         path = self._path(sender)

@@ -107,8 +107,11 @@ class Talk(Joining):
             if known is not None and known.boot_id != event.boot_id:
                 self._prober.forget(node_id)
             self._meet(node_id, event.boot_id)
-        elif link.record.boot_id < event.boot_id:
-            self._restarted(link, event, now)
+        else:
+            if link.record.boot_id < event.boot_id:
+                self._restarted(link, event, now)
+            if link.record.boot_id == event.boot_id:
+                self._heard(node_id, event.address, now)
         self._join_session_opened(event, now)
         for body, extra in self._waiting.pop(node_id, ()):
             self._send(node_id, body, extra)

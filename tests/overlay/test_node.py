@@ -349,6 +349,19 @@ def test_a_restarted_node_is_the_same_member_at_its_new_address_at_once() -> Non
         assert network.nodes[index].measured_rtt_ms(id_of(3)) == pytest.approx(FIVE[index][3], abs=0.01)
 
 
+@pytest.mark.parametrize("down_s", [4.5, 5.5, 6.0, 6.5, 7.0])
+def test_one_that_is_back_while_its_predecessor_is_checked_is_not_given_up(down_s: float) -> None:
+    network = full_mesh(FIVE, OverlayConfig())
+    network.kill(3)
+    network.run(down_s)
+    network.start(3, OverlayConfig(), boot_id=2)
+    network.join(3, 0)
+    network.run(20.0)
+    for index in (0, 1, 2, 4):
+        assert not [event for event in network.happened(index, MemberFailed) if event.record.boot_id == 2]
+    assert network.is_complete()
+
+
 def test_a_node_restarted_after_its_death_comes_back_without_being_told_where_to_join() -> None:
     network = full_mesh(FIVE)
     network.kill(3)
@@ -472,6 +485,18 @@ def test_a_node_behind_a_lossy_access_is_given_up_by_nobody(seed: int) -> None:
     network.run(300.0)
     assert not [index for index in range(8) if network.happened(index, MemberFailed)]
     assert any(network.happened(index, MemberRecovered) for index in range(8)), "it was doubted now and then"
+    assert network.is_complete()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_nodes_behind_lossy_accesses_do_not_give_each_other_up(seed: int) -> None:
+    network = full_mesh([row[:8] for row in truth.cloud_regions(8)], OverlayConfig(), seed)
+    network.loss = 0.05
+    for other in range(8):
+        network.path_loss[0, other] = network.path_loss[1, other] = 0.5
+    network.path_loss[0, 1] = network.path_loss[1, 0] = 0.5
+    network.run(600.0)
+    assert not [index for index in range(8) if network.happened(index, MemberFailed)]
     assert network.is_complete()
 
 
