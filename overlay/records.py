@@ -1,9 +1,9 @@
 """What members tell about themselves and about each other.
 
 A record belongs to the node that it describes: only that node changes its content, and counts ``incarnation`` up when
-it does. Others may only say that the node is suspected, dead or gone *in that version*; the node answers with a higher
-one if it disagrees (A. Das et al., "SWIM", DSN 2002, section 4.2). A process that starts again has a higher ``boot_id``
-under the same id, which outdates everything said about its predecessor.
+it does. Others hand it on as it is; of two, the one of the higher version counts. A process that starts again has a
+higher ``boot_id`` under the same id, which outdates everything that its predecessor said. ``status`` does not travel:
+it is each node's own opinion of a neighbour (:mod:`overlay.checks`), and no rumour of a death goes round.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _UNREACHABLE_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
 
 class Status(StrEnum):
     ALIVE = "alive"
-    SUSPECT = "suspect"  # probes go unanswered; it may still refute that
-    DEAD = "dead"
+    SUSPECT = "suspect"  # silent, and being checked: any sign of life ends that
+    DEAD = "dead"  # silent through a whole check; tried again now and then
     LEFT = "left"  # it said goodbye
 
 

@@ -1,0 +1,138 @@
+"""Pings and what their answers tell about paths."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlay.probing import MAX_PENDING, MAX_PROBE_PEERS, PATH_CHANGE_SAMPLES, PATIENCE_S, Prober
+from sbon.errors import RemoteProtocolError
+from tests.overlay.fake_network import id_of
+
+
+def prober() -> Prober:
+    return Prober(random.Random(1))
+
+
+def probe(prober: Prober, index: int, now: float, rtt_ms: float, held_ms: float = 0.0) -> None:
+    nonce = prober.sent(id_of(index), now, is_probe=True)
+    prober.answered(nonce, id_of(index), held_ms, now + (rtt_ms + held_ms) / 1000.0)
+    prober.validate()
+
+
+def test_the_time_in_the_answering_process_is_no_part_of_a_round_trip() -> None:
+    paths = prober()
+    probe(paths, 1, 0.0, rtt_ms=20.0, held_ms=300.0)
+    assert paths.measured_rtt_ms(id_of(1)) == pytest.approx(20.0)
+    assert paths.samples(id_of(1)) == 1
+    assert paths.measured_rtt_ms(id_of(2)) is None
+
+
+def test_only_a_probe_is_a_sample() -> None:
+    paths = prober()
+    nonce = paths.sent(id_of(1), 0.0, is_probe=False)
+    assert paths.answered(nonce, id_of(1), 0.0, 0.1) is None
+    assert paths.measured_rtt_ms(id_of(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("sender", "held_ms"), [(2, 0.0), (1, -1.0), (1, 101.0), (1, float("nan"))], ids=["stranger", "-", "longer", "NaN"]
+)
+def test_an_answer_that_cannot_be_true_is_refused_and_the_true_one_still_counts(sender: int, held_ms: float) -> None:
+    paths = prober()
+    nonce = paths.sent(id_of(1), 0.0, is_probe=True)
+    with pytest.raises(RemoteProtocolError):
+        paths.answered(nonce, id_of(sender), held_ms, 0.1)
+    assert paths.answered(nonce, id_of(1), 0.0, 0.1) is not None
+    assert paths.answered(nonce, id_of(1), 0.0, 0.1) is None, "a second answer is of no effect"
+
+
+def test_neighbours_and_strangers_take_turns_the_longest_unprobed_first() -> None:
+    paths = prober()
+    chosen = []
+    for second in range(8):
+        choice = paths.choose([id_of(1), id_of(2)], [id_of(3), id_of(4)])
+        assert choice is not None
+        chosen.append(int(choice, 16) - 1)
+        probe(paths, chosen[-1], float(second + 1), rtt_ms=10.0)
+    assert chosen == [3, 1, 4, 2, 3, 1, 4, 2]
+    assert paths.choose([], [id_of(3)]) == id_of(3)
+    assert paths.choose([id_of(1)], []) == id_of(1)
+    assert paths.choose([], []) is None
+
+
+def test_whoever_was_asked_for_is_probed_once_out_of_turn() -> None:
+    paths = prober()
+    assert not paths.wants_to_probe
+    paths.probe_soon(id_of(2))
+    paths.probe_soon(id_of(1))
+    paths.probe_soon(id_of(2))
+    assert paths.wants_to_probe
+    assert paths.asked_for() == [id_of(2), id_of(1)]
+    assert not paths.wants_to_probe
+
+
+def test_the_path_probed_longest_ago_makes_room() -> None:
+    paths = prober()
+    for index in range(MAX_PROBE_PEERS + 1):
+        probe(paths, index, float(index), rtt_ms=10.0)
+    assert set(paths.peers()) == {id_of(index) for index in range(1, MAX_PROBE_PEERS + 1)}
+
+
+def test_a_node_that_is_forgotten_leaves_nothing_behind() -> None:
+    paths = prober()
+    probe(paths, 1, 0.0, rtt_ms=10.0)
+    nonce = paths.sent(id_of(1), 1.0, is_probe=True)
+    paths.probe_soon(id_of(1))
+    paths.forget(id_of(1))
+    assert not paths.peers()
+    assert not paths.wants_to_probe
+    assert paths.answered(nonce, id_of(1), 0.0, 1.1) is None
+
+
+def test_a_path_has_changed_when_it_did_by_enough_both_ways_of_counting() -> None:
+    paths = prober()
+
+    def change_after(*rtts_ms: float) -> tuple[float, float] | None:
+        changes = []
+        for rtt_ms in rtts_ms:
+            nonce = paths.sent(id_of(1), 0.0, is_probe=True)
+            path = paths.answered(nonce, id_of(1), 0.0, rtt_ms / 1000.0)
+            assert path is not None
+            changes.append(paths.has_changed(path, 5.0, 0.2))
+        return next((change for change in changes if change is not None), None)
+
+    assert change_after(*[100.0] * PATH_CHANGE_SAMPLES) is None
+    assert change_after(*[90.0] * 10) is None, "less than a fifth"
+    assert change_after(*[79.0] * 10) == pytest.approx((100.0, 79.0))
+    assert change_after(*[79.0] * 10) is None, "told once"
+
+
+def test_a_helper_tells_of_an_answer_once() -> None:
+    paths = prober()
+    nonce = paths.sent(id_of(1), 0.0, is_probe=False, is_relayed=True)
+    assert paths.relayed(nonce) == id_of(1)
+    assert paths.relayed(nonce) is None
+
+
+def test_what_became_of_a_ping_is_told_unless_a_helper_sent_it() -> None:
+    paths = prober()
+    outcomes: list[tuple[str, bool, bool]] = []
+    paths.on_outcome = lambda node_id, is_probe, answered: outcomes.append((node_id, is_probe, answered))
+    probe(paths, 1, 0.0, rtt_ms=10.0)
+    paths.sent(id_of(2), 0.0, is_probe=False)
+    paths.sent(id_of(3), 0.0, is_probe=False, is_relayed=True)
+    paths.sent(id_of(4), PATIENCE_S + 1.0, is_probe=True)  # the others are looked at when the next one leaves
+    assert outcomes == [(id_of(1), True, True), (id_of(2), False, False)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.booleans(), st.floats(0.0, 0.01)), max_size=2 * MAX_PENDING))
+def test_pings_that_nobody_answers_take_no_more_than_their_room(pings: list[tuple[int, bool, float]]) -> None:
+    paths, now = prober(), 0.0
+    for index, is_probe, pause_s in pings:
+        now += pause_s
+        paths.sent(id_of(index), now, is_probe=is_probe)
+        paths.validate()

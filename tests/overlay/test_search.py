@@ -1,0 +1,132 @@
+"""One search under way: whom it asks, and when it is over. Whole searches over an overlay are in test_node."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlay.records import NodeRecord
+from overlay.search import MAX_CONTACTS, MAX_FOUND, MAX_K, PARALLEL, Search
+from sbon.coordinate import Coordinate
+from sbon.objectives import NearestTo
+from tests.overlay.fake_network import fake_record, id_of
+
+TARGET = NearestTo(Coordinate((0.0,), 0.0, 0.1))
+
+
+def host(index: int, away_ms: float, incarnation: int = 0) -> NodeRecord:
+    place = Coordinate((away_ms,), 0.0, 0.1)
+    return msgspec.structs.replace(fake_record(index), coordinate=place, incarnation=incarnation)
+
+
+def search_among(*hosts: NodeRecord, k: int = 1, max_contacts: int = MAX_CONTACTS) -> Search:
+    search = Search(TARGET, k, 1.0, max_contacts)
+    for record in hosts:
+        search.know(record)
+    return search
+
+
+def asked(search: Search, now: float = 0.0) -> list[str]:
+    return [record.node_id for record, _ in search.to_ask(now)]
+
+
+def finish(search: Search) -> int:
+    """Everybody answers, and knows nobody new. Returns how many were asked."""
+    while not search.is_over:
+        for node_id in asked(search):
+            assert search.answered(node_id)
+    return search.contacts
+
+
+def test_the_best_known_is_asked_first_and_alone() -> None:
+    search = search_among(host(1, 30.0), host(2, 10.0), host(3, 20.0))
+    assert asked(search) == [id_of(2)]
+    assert asked(search) == [], "its answer may tell of a better one"
+    assert not search.is_over
+
+
+def test_one_that_comes_up_nearer_is_asked_next() -> None:
+    search = search_among(host(1, 30.0))
+    assert asked(search) == [id_of(1)]
+    assert search.answered(id_of(1))
+    search.know(host(2, 40.0))
+    search.know(host(3, 5.0))
+    assert asked(search) == [id_of(3)]
+
+
+def test_once_it_comes_no_nearer_several_are_asked_at_a_time() -> None:
+    search = search_among(*(host(index, 10.0 * index) for index in range(1, 8)))
+    (best,) = asked(search)
+    assert search.answered(best)
+    assert asked(search) == [id_of(index) for index in range(2, 2 + PARALLEL)]
+
+
+def test_one_that_does_not_answer_in_time_is_stepped_over_for_good() -> None:
+    search = search_among(host(1, 10.0), host(2, 20.0))
+    assert asked(search, now=5.0) == [id_of(1)]
+    assert search.next_timer() == 6.0
+    search.expire(5.9)
+    assert asked(search, now=5.9) == []
+    search.expire(6.0)
+    search.know(host(1, 10.0))  # others still name it
+    assert asked(search, now=6.0) == [id_of(2)]
+    assert not search.answered(id_of(1)), "too late"
+    assert search.answered(id_of(2))
+    assert search.is_over
+    assert [record.node_id for record in search.result()] == [id_of(2)]
+
+
+def test_it_ends_when_all_that_are_known_were_asked_or_enough_were() -> None:
+    crowd = [host(index, float(index)) for index in range(1, 60)]
+    assert finish(search_among(*crowd[:5])) == 5
+    assert finish(search_among(*crowd, max_contacts=7)) == 7
+    assert finish(search_among(*crowd)) <= MAX_CONTACTS
+    assert finish(search_among()) == 0
+
+
+def test_what_is_newer_of_a_host_counts() -> None:
+    search = search_among(host(1, 10.0), host(2, 20.0))
+    search.know(host(1, 90.0, incarnation=2), asked=True)
+    search.know(host(1, 10.0, incarnation=1))
+    assert [record.node_id for record in search.result()] == [id_of(2)]
+    assert asked(search) == [id_of(2)]
+
+
+def test_a_host_that_is_ruled_out_is_no_result_but_may_be_asked() -> None:
+    lost = msgspec.structs.replace(host(1, 5.0), coordinate=Coordinate((5.0,), 0.0, 1.0))
+    search = search_among(lost)
+    assert asked(search) == [id_of(1)]
+    assert search.answered(id_of(1))
+    assert search.result() == ()
+    assert search.is_over
+
+
+@pytest.mark.parametrize("k", [0, MAX_K + 1])
+def test_what_no_search_can_answer_is_refused(k: int) -> None:
+    with pytest.raises(ValueError, match="are possible"):
+        Search(TARGET, k, 1.0)
+
+
+@given(st.integers(1, MAX_K), st.integers(0, 200), st.randoms(use_true_random=False))
+def test_the_result_is_the_best_of_those_it_heard_of(k: int, hosts: int, rng: random.Random) -> None:
+    """In order, none twice, none that is dead; whoever could be worth it was asked, within the bound."""
+    known = [host(index, rng.uniform(0.0, 500.0)) for index in range(hosts)]
+    search, dead = search_among(*known[:10], k=k), set()
+    for record in rng.sample(known, len(known)):
+        search.know(record)
+        for node_id in asked(search):
+            if rng.random() < 0.2:
+                dead.add(node_id)
+                search.failed(node_id)
+            else:
+                assert search.answered(node_id)
+    finish(search)
+    costs = [TARGET.cost(record) for record in search.result()]
+    alive = sorted(TARGET.cost(record) for record in known if record.node_id not in dead)
+    assert costs == alive[: len(costs)]
+    assert len(costs) == min(k, len(alive)) or hosts > MAX_FOUND
+    assert search.contacts <= MAX_CONTACTS
