@@ -4,7 +4,8 @@ Links are symmetric: both ends agreed to them, and both listen for each other. T
 manner of T-Man (M. Jelasity, A. Montresor, O. Babaoglu, Computer Networks 53, 2009): every node prefers the nearest it
 hears of. Further away it keeps those that no nearer neighbour *covers*, that is, is nearer to than we are (the pruning
 of S. J. Subramanya et al., "DiskANN", NeurIPS 2019, algorithm 2): so links lead into all directions at all distances,
-and a best-first search does not get stuck. A few are random, as the active view of HyParView (J. Leitao, J. Pereira,
+and a best-first search does not get stuck; where such a one has no place left, a pointer to it does as well
+(:mod:`overlay.pointers`). A few are random, as the active view of HyParView (J. Leitao, J. Pereira,
 L. Rodrigues, DSN 2007), and replaced over time: they keep the overlay in one piece, and mixed.
 """
 
@@ -24,7 +25,7 @@ from overlay.records import NodeRecord, Status
 from sbon.coordinate import Coordinate
 
 #: A node that refused a link, or ended one, is asked again after so long.
-REFUSED_S = 60.0
+REFUSED_S = 120.0
 #: A link request that is not answered is given up after so long.
 ANSWER_S = 3.0
 #: A random link is only given to others as a far one while there are at most so many times ``far_links`` of them.

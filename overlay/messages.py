@@ -19,7 +19,8 @@ Packed = bytes
 #: So many bytes at the end of an id tell the neighbours of one node apart, very nearly always.
 ID_END_BYTES = 3
 #: The age of a record takes one byte.
-MAX_AGE_S = 255
+MAX_AGE_S = 254
+NOT_KNOWN = 255
 #: What a reply has beside its records, at most.
 REPLY_FRAME_BYTES = 32
 HEARTBEAT = b"\0"
@@ -97,17 +98,27 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class Exchange(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """Whom do you know near ``record``'s place? ``known``: the ends of the ids of those that need not be named."""
+    """Whom do you know near ``record``'s place?
+
+    ``known``: the ends of the ids of those that need not be named. ``versions``: for the first of them, the last byte
+    of the incarnation that is known; of these a newer record is wanted, and whether they live.
+    """
 
     record: Packed
     known: bytes = b""
+    versions: bytes = b""
 
 
 class ExchangeReply(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """Nodes that the sender knows, those nearest to the asker first. ``ages``: see :class:`SearchReply`."""
+    """Newer records of nodes that the asker knows, then others that are near it. ``ages``: see :class:`SearchReply`.
+
+    ``alive``: for each of the ``versions`` that were asked about, how many seconds ago that node was surely alive;
+    NOT_KNOWN if the sender does not know it.
+    """
 
     records: tuple[Packed, ...]
     ages: bytes = b""
+    alive: bytes = b""
 
 
 class Relay(msgspec.Struct, frozen=True, array_like=True, tag=12):
@@ -151,8 +162,17 @@ def fitting(known: Iterable[tuple[Packed, float]], room: int) -> tuple[tuple[Pac
         if room < 0:
             break
         records.append(packed)
-        ages.append(max(0, min(MAX_AGE_S, int(age_s))))
+        ages.append(age_byte(age_s))
     return tuple(records), bytes(ages)
+
+
+def age_byte(age_s: float) -> int:
+    return max(0, min(MAX_AGE_S, int(age_s)))
+
+
+def is_newer(incarnation: int, than: int) -> bool:
+    """Whether an incarnation is newer than one of which only the last byte is known."""
+    return 0 < (incarnation - than) % 256 < 128
 
 
 def with_ages(records: Iterable[Packed], ages: bytes) -> Iterator[tuple[Packed, float]]:
@@ -166,8 +186,8 @@ def id_end(node_id: NodeId) -> bytes:
     return bytes.fromhex(node_id[-2 * ID_END_BYTES :])
 
 
-def id_ends(packed: bytes) -> frozenset[bytes]:
-    return frozenset(packed[at : at + ID_END_BYTES] for at in range(0, len(packed), ID_END_BYTES))
+def id_ends(packed: bytes) -> list[bytes]:
+    return [packed[at : at + ID_END_BYTES] for at in range(0, len(packed), ID_END_BYTES)]
 
 
 Message = (

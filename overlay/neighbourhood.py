@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from overlay.config import MAX_HEARSAY, MAX_SAMPLES, OverlayConfig
@@ -20,6 +19,7 @@ from overlay.events import MemberJoined
 from overlay.identity import NodeId
 from overlay.links import Link, Links
 from overlay.messages import (
+    NOT_KNOWN,
     REPLY_FRAME_BYTES,
     Beat,
     Exchange,
@@ -28,9 +28,11 @@ from overlay.messages import (
     LinkRequest,
     Packed,
     Unlink,
+    age_byte,
     fitting,
     id_end,
     id_ends,
+    is_newer,
     with_ages,
 )
 from overlay.packing import packed_node_id, packed_version, unpack
@@ -41,11 +43,13 @@ from overlay.session_wire import MAX_BODY_BYTES
 from overlay.sessions import Sessions
 from overlay.speech import CLOSE, Speech
 
-#: Records in one answer to an exchange, if they fit a datagram, and to a join.
+#: Records in one answer to an exchange, if they fit a datagram; of those, in a large overlay, so many that are new to
+#: the asker. And in one to a join.
 EXCHANGE_RECORDS = 14
+NEW_RECORDS = 5
 JOIN_RECORDS = 8
 #: How often the pointers are looked through.
-REFRESH_INTERVAL_S = 10.0
+REFRESH_INTERVAL_S = 15.0
 #: News about ourselves go to a neighbour this often at most.
 NEWS_INTERVAL_S = 8.0
 #: A surplus neighbour is parted with this often at most.
@@ -83,6 +87,8 @@ class Neighbourhood(Speech):
         self._links = Links(config, rng)
         self._pointers = Pointers()
         self._refresh_at = now + REFRESH_INTERVAL_S
+        #: The pointers of which the last exchange wanted to hear.
+        self._asked_about: list[NodeId] = []
         self._prober = Prober(rng)
         #: By when they were last heard of, the longest ago first.
         self._strangers: dict[NodeId, Stranger] = {}
@@ -127,9 +133,13 @@ class Neighbourhood(Speech):
         first = self._rng.random() >= NEAR_EXCHANGES
         chosen = groups[first] or groups[not first]
         if chosen:
-            # With few neighbours any others are welcome, and in a small overlay all of them are to become known.
-            known = b"".join(map(id_end, self._links.table)) if self._links.are_few else b""
-            self._send(self._rng.choice(chosen), Exchange(self._packed, known))
+            # Neighbours tell their news themselves; of those that we only know of we want to hear. With few neighbours
+            # any others are welcome.
+            pointers = {} if self._links.are_few else self._pointers.table
+            self._asked_about = list(pointers)
+            known = b"".join(map(id_end, [*pointers, *self._links.table]))
+            versions = bytes(pointer.record.incarnation % 256 for pointer in pointers.values())
+            self._send(self._rng.choice(chosen), Exchange(self._packed, known, versions))
 
     def _exchange_soon(self, at: float) -> None:
         """There is something new to be learned: ask often again, and first ``at``."""
@@ -146,6 +156,9 @@ class Neighbourhood(Speech):
     def _refresh_pointers(self, now: float) -> None:
         self._refresh_at = now + REFRESH_INTERVAL_S
         self._pointers.refresh(self._own.coordinate, self._links.table.values(), now)
+        for pointer in list(self._pointers.table.values()):
+            if not pointer.covered:  # it may have a place for us by now
+                self._ask_to_link(pointer.record, pointer.packed, now)
 
     def _mix(self, now: float) -> None:
         """Look for random neighbours among those that probing brought."""
@@ -171,10 +184,8 @@ class Neighbourhood(Speech):
                 self._links.update(link, record, packed, self._own.coordinate)
         elif record.node_id != self._own.node_id and record.node_id not in self._lost:
             self._point_to(record, packed, now - age_s)
-            if self._links.propose(record, packed, self._own.coordinate, now):
-                self._bound_hearsay()
+            if self._ask_to_link(record, packed, now):
                 self._exchange_interval_s = self._config.min_exchange_interval_s
-                self._say(record, LinkRequest(self._packed, far=False), now)
 
     def _consider_packed(self, packed: bytes, now: float, age_s: float = 0.0) -> None:
         """As :meth:`_consider`; most of what is heard is known already, and not even read."""
@@ -184,6 +195,14 @@ class Neighbourhood(Speech):
             self._consider(unpack(packed, self._config.dimensions), packed, now, age_s)
         else:
             self._pointers.hear(node_id, now - age_s)
+
+    def _ask_to_link(self, record: NodeRecord, packed: bytes, now: float) -> bool:
+        """Ask a node to be our neighbour, if we want it."""
+        is_asked = self._links.propose(record, packed, self._own.coordinate, now)
+        if is_asked:
+            self._bound_hearsay()
+            self._say(record, LinkRequest(self._packed, far=False), now)
+        return is_asked
 
     def _point_to(self, record: NodeRecord, packed: bytes, alive_at: float) -> None:
         if record.node_id in self._links or record.node_id in self._lost:
@@ -200,39 +219,52 @@ class Neighbourhood(Speech):
         self._links.refused(record, packed, now)
         self._point_to(record, packed, now)
 
-    def _known_to_others(self, but: Callable[[NodeId], bool]) -> list[tuple[NodeRecord, Packed, float]]:
+    def _known_to_others(self, but: NodeId = "") -> list[tuple[NodeRecord, Packed, float]]:
         """Whom we name to others, except ``but``, and how many seconds ago each was surely alive."""
         now = self._now
         named = [
             (link.record, link.packed, now - link.heard_at)
             for node_id, link in self._links.table.items()
-            if not link.suspect and not but(node_id)
+            if not link.suspect and node_id != but
         ]
         named += [
             (pointer.record, pointer.packed, now - pointer.alive_at)
             for node_id, pointer in self._pointers.table.items()
-            if not but(node_id)
+            if node_id != but
         ]
         return named
 
     def _answer_exchange(self, sender: NodeId, exchange: Exchange, now: float) -> None:
         place = self._introduced(sender, exchange.record)
         self._consider(place, exchange.record, now)
-        known = id_ends(exchange.known) | {id_end(sender)}
-        there = place.coordinate
-        near = heapq.nsmallest(
-            EXCHANGE_RECORDS,
-            (
-                (there.rtt_ms(record.coordinate), packed, age_s)
-                for record, packed, age_s in self._known_to_others(lambda other: id_end(other) in known)
-            ),
-        )
-        records, ages = fitting(((packed, age_s) for _, packed, age_s in near), MAX_BODY_BYTES - REPLY_FRAME_BYTES)
-        self._send(sender, ExchangeReply(records, ages))
+        known = id_ends(exchange.known)
+        asked = dict(zip(known, exchange.versions, strict=False))
+        heard: dict[bytes, int] = {}
+        news: list[tuple[Packed, float]] = []
+        others: list[tuple[float, Packed, float]] = []
+        there, not_wanted = place.coordinate, {*known, id_end(sender)}
+        for record, packed, age_s in self._known_to_others():
+            end = id_end(record.node_id)
+            if end not in not_wanted:
+                others.append((there.rtt_ms(record.coordinate), packed, age_s))
+            elif end in asked:
+                heard[end] = age_byte(age_s)
+                if is_newer(record.incarnation, asked[end]):
+                    news.append((packed, age_s))
+        # In a small overlay all are to become known; in a large one there is always somebody else.
+        count = EXCHANGE_RECORDS if len(known) <= self._config.few_links else NEW_RECORDS
+        near = [(packed, age_s) for _, packed, age_s in heapq.nsmallest(count, others)]
+        alive = bytes(heard.get(end, NOT_KNOWN) for end, _ in zip(known, exchange.versions, strict=False))
+        room = MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(alive)
+        records, ages = fitting([*news, *near][:EXCHANGE_RECORDS], room)
+        self._send(sender, ExchangeReply(records, ages, alive))
 
     def _take_exchange_reply(self, reply: ExchangeReply, now: float) -> None:
         for packed, age_s in with_ages(reply.records[:EXCHANGE_RECORDS], reply.ages):
             self._consider_packed(packed, now, age_s)
+        for node_id, age_s in zip(self._asked_about, reply.alive, strict=False):
+            if age_s != NOT_KNOWN:
+                self._pointers.hear(node_id, now - age_s)
 
     # --- agreeing on links
 
@@ -245,7 +277,6 @@ class Neighbourhood(Speech):
 
     def _answer_link_request(self, sender: NodeId, request: LinkRequest, now: float) -> None:
         record = self._introduced(sender, request.record)
-        self._is_back(sender, now)
         accepted, instead = self._links.accepts(record, request.far, self._own.coordinate)
         if accepted:
             if instead is not None:
@@ -258,13 +289,12 @@ class Neighbourhood(Speech):
     def _take_link_reply(self, sender: NodeId, reply: LinkReply, now: float) -> None:
         record = self._introduced(sender, reply.record)
         candidate = self._links.candidates.get(sender)
-        was_lost = self._is_back(sender, now)
         if not reply.accepted:
             if sender in self._links:
                 self._drop_link(sender)
             self._refused(record, reply.record, now)
         elif sender in self._links or (
-            (candidate is not None or was_lost) and len(self._links) < self._config.max_links
+            (candidate is not None or sender in self._lost) and len(self._links) < self._config.max_links
         ):
             # Who was lost is asked again without being a candidate, as a far one.
             self._add_link(record, reply.record, candidate is None or candidate.far, now)
@@ -346,10 +376,6 @@ class Neighbourhood(Speech):
             self._close(node_id)
 
     # --- left to the layers above
-
-    def _is_back(self, node_id: NodeId, now: float) -> bool:
-        """That node speaks to us, neighbour or not. Returns whether it was lost."""
-        raise NotImplementedError
 
     def _linked(self, node_id: NodeId, now: float) -> None:
         """That node is a neighbour from now on."""

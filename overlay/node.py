@@ -5,9 +5,10 @@ shell keeps to this order: ``receive`` / ``handle_timer`` / a verb, then ``datag
 ``next_timer``. ``now`` is in seconds on any clock that never goes back; all randomness comes from the generator handed
 in.
 
-No node knows everybody. This one knows its neighbours (:mod:`overlay.links`), some strangers that it met by probing or
-that probed it, and a few that it lost; at most MAX_REMEMBERED in all. Once a second it does what is periodic; the rest
-are answers. This class is what shells and users see; :mod:`overlay.speech` tells what is beneath it.
+No node knows everybody. This one knows its neighbours (:mod:`overlay.links`), some others whom it could name
+(:mod:`overlay.pointers`), some strangers that it met by probing or that probed it, and a few that it lost; at most
+MAX_REMEMBERED in all. Once a second it does what is periodic; the rest are answers. This class is what shells and
+users see; :mod:`overlay.speech` tells what is beneath it.
 """
 
 from __future__ import annotations
@@ -231,7 +232,7 @@ class Overlay(Talk):
             raise UnavailableError("too many searches at once: try again")
         search = Search(objective, k, self._config.search_patience_s, max_contacts)
         search.know(self._own, asked=True)
-        for record, _, _ in self._known_to_others(lambda node_id: False):
+        for record, _, _ in self._known_to_others():
             search.know(record)
         for record, _ in self._samples:
             search.know(record)
@@ -284,7 +285,7 @@ class Overlay(Talk):
         objective = request.objective
         objective.check(self._config.dimensions)
         guide = objective.guide()
-        known = self._known_to_others(lambda node_id: node_id == sender)
+        known = self._known_to_others(but=sender)
         by_cost = _ranked(objective.cost(record) for record, _, _ in known)
         by_guide = by_cost if guide is objective else _ranked(guide.cost(record) for record, _, _ in known)
         order = dict.fromkeys(index for pair in zip(by_cost, by_guide, strict=True) for index in pair)

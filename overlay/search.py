@@ -3,8 +3,8 @@
 The searching node asks the best hosts that it knows of for the best that *they* know of, neighbours and pointers, until
 all of the best it knows have been asked or enough hosts were. A host that does not answer in time is stepped over.
 
-Hosts are chosen in turns by the objective and by its *guide*: the guide is smooth over the space, where the cost itself
-has a local minimum around every idle host. While the search still comes nearer, one host is asked at a time, since
+Hosts are chosen, and named in answers, in turns by the objective and by its *guide* (:mod:`sbon.objectives`): those who
+know the best need not be the best themselves. While the search still comes nearer, one host is asked at a time, since
 each answer tells whom to ask next; then PARALLEL are. Asking the best also makes sure that they live, and brings what
 they say about themselves now.
 """
@@ -24,8 +24,8 @@ MAX_CONTACTS = 20
 PARALLEL = 2
 #: A search is over when so many of the best, or ``k`` if that is more, have been asked.
 WIDTH = 16
-#: Best hosts remembered while a search is under way.
-MAX_FOUND = 96
+#: Hosts remembered while a search is under way: no fewer than so many contacts name.
+MAX_FOUND = 400
 MAX_K = 32
 #: Whom to ask: by the guide, and then by the cost so often.
 BY_COST = 2
@@ -71,7 +71,7 @@ class Search:
                 self._drop_worst()
 
     def _drop_worst(self) -> None:
-        worst = max(self._found, key=lambda known: (self._found[known].guide_cost, known))
+        worst = max(self._found, key=lambda known: (self._found[known].cost, known))
         if worst not in self._waiting:
             del self._found[worst]
 

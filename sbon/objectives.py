@@ -32,6 +32,25 @@ class Host(Protocol):
     def accepts_operators(self) -> bool: ...
 
 
+class Guide(Protocol):
+    """Whom to ask: a cost that leads to those who know the hosts that are looked for."""
+
+    def cost(self, host: Host) -> float: ...
+
+
+class AlikeTo(msgspec.Struct, frozen=True):
+    """Hosts at a place like that one: with the same distances to all others, they have the same neighbours.
+
+    The nearest are none such. With heights and factors a node far behind an access line of its own is nearest to hubs,
+    which know few of those behind such lines; and the node at the very place is not near to itself by the formula.
+    """
+
+    place: Coordinate
+
+    def cost(self, host: Host) -> float:
+        return math.inf if host.coordinate.error >= MAX_ERROR else self.place.moved_ms(host.coordinate)
+
+
 class NearestTo(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """Least predicted round trip, in ms, to a place: a node's coordinate, or a point with a height of 0.
 
@@ -47,9 +66,8 @@ class NearestTo(msgspec.Struct, frozen=True, array_like=True, tag=0):
             return math.inf
         return self.place.rtt_ms(host.coordinate)
 
-    def guide(self) -> NearestTo:
-        """The node that is not meant is a good one to ask: it knows who is near it."""
-        return NearestTo(self.place) if self.but else self
+    def guide(self) -> AlikeTo:
+        return AlikeTo(self.place)
 
     def check(self, dimensions: int) -> None:
         self.place.check(dimensions)
@@ -91,6 +109,7 @@ class LeastUsage(msgspec.Struct, frozen=True, array_like=True, tag=1):
         return cost
 
     def guide(self) -> LeastUsage:
+        """Without the load, which is smooth over the space."""
         return LeastUsage(self.endpoints)
 
     def check(self, dimensions: int) -> None:
