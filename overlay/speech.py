@@ -122,6 +122,8 @@ class Speech:
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
         """Everything that is to be sent now. Probes are timed from here: call it right before sending."""
         datagrams: list[tuple[bytes, Address]] = []
+        if not self._outgoing and not self._sessions.outgoing:
+            return datagrams
         counters, outgoing = self.counters, self._outgoing
         while outgoing:
             node_id, body, extra = outgoing.popleft()

@@ -83,7 +83,6 @@ class Talk(Joining):
             self._probe_at = max(self._probe_at + self._config.probe_interval_s, now)
             self._probe(now)
         self._beat(now)
-        self._find_silent(now)
         self._links.expire(now)
         if now >= self._exchange_at:
             self._exchange(now)

@@ -59,7 +59,9 @@ class World:
         self.received_messages: list[int] = []
         self._observer = observer
         self._endpoint_of: dict[Address, int] = {}
+        #: By endpoint: the earliest wake-up on the heap, and when the node there wants to be woken.
         self._wake_at: list[float] = []
+        self._wanted_at: list[float] = []
         self._heap: list[tuple[float, int, int, int, bytes | Action | None]] = []
         self._order = 0
         self._rng = random.Random(f"{seed}/datagrams")
@@ -76,6 +78,7 @@ class World:
         self.addresses.append(address)
         self._endpoint_of[address] = index
         self._wake_at.append(math.inf)
+        self._wanted_at.append(math.inf)
         for counts in (self.sent_bytes, self.sent_messages, self.received_bytes, self.received_messages):
             counts.append(0)
         self.conditions.add_endpoint(like, rate=rate, offset_s=offset_s)
@@ -120,7 +123,8 @@ class World:
 
     def run(self, until: float) -> None:
         """Let everything happen up to and including that time."""
-        heap, nodes, addresses, wake_at = self._heap, self.nodes, self.addresses, self._wake_at
+        heap, nodes, addresses = self._heap, self.nodes, self.addresses
+        wake_at, wanted_at = self._wake_at, self._wanted_at
         rates, offsets, held_until = self.conditions.rate, self.conditions.offset_s, self.conditions.held_until
         received_bytes, received_messages = self.received_bytes, self.received_messages
         pop, push, settle = heapq.heappop, heapq.heappush, self._settle
@@ -145,11 +149,15 @@ class World:
             if payload is None:
                 if wake_at[target] != at:
                     continue  # it is another node, or asked to be woken earlier, and was
+                wanted = wanted_at[target]
+                if wanted > at:
+                    wake_at[target] = wanted
+                    if wanted < math.inf:
+                        push(heap, (wanted, order, target, target, None))
+                    continue
                 wake_at[target] = math.inf
-                timer = node.next_timer()
-                if timer is not None and timer <= clock + _AT_ONCE_S:
-                    self.wakes += 1
-                    node.handle_timer(clock)
+                self.wakes += 1
+                node.handle_timer(clock)
             else:
                 digest = crc32(payload, (digest + target + int(at * 1e6)) & 0xFFFFFFFF)  # type: ignore[arg-type]
                 deliveries += 1
@@ -170,11 +178,13 @@ class World:
             for event in events:
                 self._observer.happened(endpoint, event, at)
         timer = node.next_timer()
+        self._wanted_at[endpoint] = math.inf
         if timer is not None:
             conditions = self.conditions
             wake = (timer - conditions.offset_s[endpoint]) / conditions.rate[endpoint]
             if wake <= at:
                 wake = at + _AT_ONCE_S
+            self._wanted_at[endpoint] = wake
             if wake < self._wake_at[endpoint]:
                 self._wake_at[endpoint] = wake
                 self._order += 1
