@@ -230,7 +230,7 @@ class Overlay(Talk):
         self._at(now)
         if len(self._searches) >= MAX_SEARCHES:
             raise UnavailableError("too many searches at once: try again")
-        search = Search(objective, k, self._config.search_patience_s, max_contacts)
+        search = Search(objective, k, self._config.search_patience_s, max_contacts, self._own.coordinate)
         search.know(self._own, asked=True)
         for record, _, _ in self._known_to_others():
             search.know(record)

@@ -17,11 +17,17 @@ from dataclasses import dataclass
 
 from overlay.identity import NodeId
 from overlay.records import NodeRecord
+from sbon.coordinate import Coordinate
 from sbon.objectives import Objective
 
 #: Hosts asked in all, and at the same time once the best known has been asked.
 MAX_CONTACTS = 20
-PARALLEL = 2
+PARALLEL = 3
+#: A host is waited for as long as so many predicted round trips take (two are needed, one to shake hands), and a bit,
+#: where both places are known that well; and never longer than the patience that is set.
+ROUND_TRIPS = 4.0
+LEAST_PATIENCE_S = 0.3
+PREDICTS_BELOW = 0.3
 #: A search is over when so many of the best, or ``k`` if that is more, have been asked.
 WIDTH = 16
 #: Hosts remembered while a search is under way: no fewer than so many contacts name.
@@ -42,8 +48,15 @@ class _Found:
 class Search:
     """One search under way. It decides whom to ask for what; it sends nothing."""
 
-    def __init__(self, objective: Objective, k: int, patience_s: float, max_contacts: int = MAX_CONTACTS) -> None:
-        """Raises ValueError for a ``k`` that no search can answer."""
+    def __init__(
+        self,
+        objective: Objective,
+        k: int,
+        patience_s: float,
+        max_contacts: int = MAX_CONTACTS,
+        here: Coordinate | None = None,
+    ) -> None:
+        """``here``: from where it is asked. Raises ValueError for a ``k`` that no search can answer."""
         if not 1 <= k <= MAX_K:
             raise ValueError(f"a search for {k} hosts: 1 to {MAX_K} are possible")
         self.contacts = 0
@@ -51,6 +64,7 @@ class Search:
         self._guide = objective.guide()
         self._k = k
         self._patience_s = patience_s
+        self._here = here if here is not None and here.error <= PREDICTS_BELOW else None
         self._max_contacts = max_contacts
         self._found: dict[NodeId, _Found] = {}
         self._dead: set[NodeId] = set()
@@ -99,9 +113,15 @@ class Search:
                 break
             best.asked = True
             self.contacts += 1
-            self._waiting[best.record.node_id] = now + self._patience_s
+            self._waiting[best.record.node_id] = now + self._patience_for(best.record)
             chosen.append((best.record, self._objective))
         return chosen
+
+    def _patience_for(self, record: NodeRecord) -> float:
+        if self._here is None or record.coordinate.error > PREDICTS_BELOW:
+            return self._patience_s
+        rtt_s = self._here.rtt_ms(record.coordinate) / 1000.0
+        return min(self._patience_s, LEAST_PATIENCE_S + ROUND_TRIPS * rtt_s)
 
     def _parallel(self) -> int:
         """One by one while the best is one that has not answered yet."""

@@ -130,3 +130,16 @@ def test_the_result_is_the_best_of_those_it_heard_of(k: int, hosts: int, rng: ra
     assert costs == alive[: len(costs)]
     assert len(costs) == min(k, len(alive)) or hosts > MAX_FOUND
     assert search.contacts <= MAX_CONTACTS
+
+
+def test_who_is_near_is_waited_for_less_long() -> None:
+    here = Coordinate((0.0,), 0.0, 0.1)
+    search = Search(TARGET, 3, 1.0, here=here)
+    near = msgspec.structs.replace(host(1, 10.0), coordinate=Coordinate((10.0,), 0.0, 0.1))
+    search.know(near)
+    assert asked(search) == [id_of(1)]
+    assert search.next_timer() == pytest.approx(0.3 + 4 * 0.010)
+    unsettled = Search(TARGET, 3, 1.0, here=msgspec.structs.replace(here, error=0.9))
+    unsettled.know(near)
+    assert asked(unsettled) == [id_of(1)]
+    assert unsettled.next_timer() == 1.0
