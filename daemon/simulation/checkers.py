@@ -22,6 +22,8 @@ class Checkers:
     def __init__(self, population: Population) -> None:
         self._population = population
         self.false_removals = 0
+        #: The first of them, one line each.
+        self.removals: list[str] = []
         self.peers_max = 0
         self.violations: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -59,8 +61,11 @@ class Checkers:
         if self._is_excused(endpoint, at) or self._is_excused(subject, at):
             return
         self.false_removals += 1
+        what = f"n{endpoint} removed n{subject}, which lives"
+        if len(self.removals) < MAX_REPORTED:
+            self.removals.append(f"at {at:.3f} s: {what}")
         if self.removals_are_violations:
-            self.broke(f"n{endpoint} removed n{subject}, which lives", at, kind="false removal")
+            self.broke(what, at, kind="false removal")
 
     def _welcomed(self, endpoint: int, event: MemberJoined | MemberRecovered, at: float) -> None:
         population = self._population

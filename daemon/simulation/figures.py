@@ -55,6 +55,7 @@ class OverlayReport(msgspec.Struct, frozen=True):
     usage_search: SearchFigures | None
     detection_s: Delay | None
     false_removals: int
+    removals: tuple[str, ...]
     bytes_per_node_per_s: Mean | None
     messages_per_node_per_s: float | None
     bytes_per_node_per_s_by_kind: dict[str, float]

@@ -193,6 +193,7 @@ class Run:
             usage_search=self.searches.figures("usage"),
             detection_s=self.deaths.result(),
             false_removals=self.checkers.false_removals,
+            removals=tuple(self.checkers.removals),
             bytes_per_node_per_s=traffic.bytes_figures(),
             messages_per_node_per_s=traffic.messages_mean(),
             bytes_per_node_per_s_by_kind=traffic.per_node_and_s("sent_bytes."),

@@ -28,6 +28,8 @@ def print_overlay(report: OverlayReport) -> None:
     lines.append(("digest", f"{report.digest} of {report.deliveries} deliveries"))
     lines.append(("took", f"{report.seconds:g} s, {report.node_hours_per_cpu_minute:g} node-hours per CPU-minute"))
     _print(lines)
+    for removal in report.removals:
+        print(f"REMOVAL {removal}")
     for violation in report.violations:
         print(f"VIOLATION {violation}")
 

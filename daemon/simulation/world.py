@@ -191,29 +191,28 @@ class World:
                 heapq.heappush(self._heap, (wake, self._order, endpoint, endpoint, None))
 
     def _send(self, source: int, datagrams: list[tuple[bytes, Address]], at: float) -> None:
-        network = self.network
+        network, conditions, heap, order = self.network, self.conditions, self._heap, self._order
         delays = network.sites.one_way_s[network.site[source]]
         access, site = network.access_s, network.site
-        own_access = access[source]
-        find, lossy, random = self._endpoint_of.get, self._lossy, self._rng.random
-        heap, order = self._heap, self._order
+        leaves_at = at + access[source]
+        find, lossy, disturbed, random = self._endpoint_of.get, self._lossy, self._disturbed, self._rng.random
+        kept, keep_in, push = conditions.keep_out[source], conditions.keep_in, heapq.heappush
+        size = 0
         for data, address in datagrams:
-            size = len(data)
-            self.sent_messages[source] += 1
-            self.sent_bytes[source] += size
-            if size > MAX_SEALED_BYTES:
-                self._observer.broke(f"endpoint {source} sent a datagram of {size} bytes", at)
+            size += len(data)
+            if len(data) > MAX_SEALED_BYTES:
+                self._observer.broke(f"endpoint {source} sent a datagram of {len(data)} bytes", at)
             target = find(address)
-            if target is None:
+            if target is None or (lossy and random() >= kept * keep_in[target]):
                 continue
-            if lossy and random() >= self.conditions.keep_out[source] * self.conditions.keep_in[target]:
-                continue
-            arrival = at + delays[site[target]] + own_access + access[target]
-            if self._disturbed:
-                for extra in self.conditions.delays_s(source, target, self._rng):
+            arrival = leaves_at + delays[site[target]] + access[target]
+            if disturbed:
+                for extra in conditions.delays_s(source, target, self._rng):
                     order += 1
-                    heapq.heappush(heap, (arrival + extra, order, target, source, data))
+                    push(heap, (arrival + extra, order, target, source, data))
             else:
                 order += 1
-                heapq.heappush(heap, (arrival, order, target, source, data))
+                push(heap, (arrival, order, target, source, data))
+        self.sent_messages[source] += len(datagrams)
+        self.sent_bytes[source] += size
         self._order = order
