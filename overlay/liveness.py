@@ -93,9 +93,13 @@ class Liveness(Measuring):
         for link in self._links.table.values():
             link.heard_at += late_s
 
+    def _is_back(self, node_id: NodeId, now: float) -> bool:
+        if self._lost.pop(node_id, None) is None:
+            return False
+        self._reconnect_at = now  # the others may be back, too
+        return True
+
     def _linked(self, node_id: NodeId, now: float) -> None:
-        if self._lost.pop(node_id, None) is not None:
-            self._reconnect_at = now  # the others may be back, too
         self._silent_at = min(self._silent_at, now + self._config.silence_s)
 
     def _restarted(self, link: Link, event: SessionOpened, now: float) -> None:
@@ -203,12 +207,13 @@ class Liveness(Measuring):
         self._pointers.remove(record.node_id)
 
     def _reconnect(self, now: float) -> None:
-        """Try one of the lost again, so that the overlay grows together after an outage."""
+        """Try the next of the lost again, so that the overlay grows together after an outage."""
         self._reconnect_at = now + self._config.reconnect_interval_s
         for node_id in [node_id for node_id, lost in self._lost.items() if self._is_forgotten(lost, now)]:
             del self._lost[node_id]
         if self._lost:
-            lost = self._lost[self._rng.choice(list(self._lost))]
+            node_id = next(iter(self._lost))
+            lost = self._lost[node_id] = self._lost.pop(node_id)  # to the end: its turn comes after the others'
             self._say(lost.record, LinkRequest(self._packed, far=True), now)
 
     def _is_forgotten(self, lost: Lost, now: float) -> bool:

@@ -277,6 +277,7 @@ class Neighbourhood(Speech):
 
     def _answer_link_request(self, sender: NodeId, request: LinkRequest, now: float) -> None:
         record = self._introduced(sender, request.record)
+        self._is_back(sender, now)
         accepted, instead = self._links.accepts(record, request.far, self._own.coordinate)
         if accepted:
             if instead is not None:
@@ -289,12 +290,13 @@ class Neighbourhood(Speech):
     def _take_link_reply(self, sender: NodeId, reply: LinkReply, now: float) -> None:
         record = self._introduced(sender, reply.record)
         candidate = self._links.candidates.get(sender)
+        was_lost = self._is_back(sender, now)
         if not reply.accepted:
             if sender in self._links:
                 self._drop_link(sender)
             self._refused(record, reply.record, now)
         elif sender in self._links or (
-            (candidate is not None or sender in self._lost) and len(self._links) < self._config.max_links
+            (candidate is not None or was_lost) and len(self._links) < self._config.max_links
         ):
             # Who was lost is asked again without being a candidate, as a far one.
             self._add_link(record, reply.record, candidate is None or candidate.far, now)
@@ -376,6 +378,10 @@ class Neighbourhood(Speech):
             self._close(node_id)
 
     # --- left to the layers above
+
+    def _is_back(self, node_id: NodeId, now: float) -> bool:
+        """That node speaks to us, neighbour or not. Returns whether it was lost."""
+        raise NotImplementedError
 
     def _linked(self, node_id: NodeId, now: float) -> None:
         """That node is a neighbour from now on."""

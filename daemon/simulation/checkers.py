@@ -120,8 +120,9 @@ class Checkers:
     def unsettled(self) -> list[str]:
         """What keeps the overlay from having converged; empty if nothing does.
 
-        Every node has joined, nobody holds the dead, links are symmetric, and connect all live nodes. Some
-        link is being made or given up at any time: a one-sided one counts if it was at all looks since the last call.
+        Every node has joined, nobody holds the dead or takes the living for lost, links are symmetric, and connect all
+        live nodes. Some link is being made or given up at any time: a one-sided one counts if it was at all looks since
+        the last call.
         """
         population = self._population
         live = population.live()
@@ -135,10 +136,20 @@ class Checkers:
                     problems.append(f"n{endpoint} holds n{other}, which is dead")
         for endpoint, other in sorted(stale):
             problems.append(f"n{endpoint} holds n{other} for a neighbour, but not the other way round")
-        unreached = set(live) - _reached(views)
+        for endpoint in live:
+            for record in population.node(endpoint).lost():
+                lost = population.endpoint_of(record.node_id)
+                if lost is not None and population.is_live(lost):
+                    problems.append(f"n{endpoint} takes n{lost} for lost, which lives")
+        unreached = self.unreached()
         if unreached:
             problems.append(f"{len(unreached)} of {len(live)} nodes are cut off, n{min(unreached)} for one")
         return problems
+
+    def unreached(self) -> set[int]:
+        """Live nodes that the first of them cannot reach over links that both ends hold."""
+        views = {endpoint: self._view(endpoint) for endpoint in self._population.live()}
+        return views.keys() - _reached(views)
 
     def look_at_links(self) -> set[tuple[int, int]]:
         """Links that only one end holds, now and at every look since the last :meth:`unsettled`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import time
@@ -14,10 +15,11 @@ from typing import Any
 import msgspec
 
 from daemon.simulation import text
-from daemon.simulation.fault_runs import FaultRun, Outcome
+from daemon.simulation.fault_runs import Outcome
 from daemon.simulation.figures import FailedSeed, FaultsReport, Mean, OverlayReport, Spread, quantile
 from daemon.simulation.latency import Matrix, load
 from daemon.simulation.liars import BY_NAME
+from daemon.simulation.many_seeds import Plan, outcomes
 from daemon.simulation.progress import Progress, progress
 from daemon.simulation.scenario import Run, Scenario
 from overlay.config import OverlayConfig
@@ -25,6 +27,7 @@ from sbon.errors import SbonError
 
 WORST = "worst"
 MAX_NODES = 100_000
+MAX_JOBS = 1024
 MAX_MINUTES = 30 * 24 * 60.0
 
 EXAMPLES = """\
@@ -83,6 +86,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_common(faults)
     faults.add_argument("--seeds", type=_range, metavar="A..B", default=(1, 20), help="default: 1..20")
     faults.add_argument("--nodes", type=_range, metavar="A..B", default=(30, 60), help="default: 30..60")
+    faults.add_argument(
+        "--jobs", type=_jobs, metavar="J", default=os.cpu_count() or 1, help="processes (default: one for each core)"
+    )
     faults.set_defaults(action=simulate_faults)
     return parser
 
@@ -113,6 +119,13 @@ def _natural(word: str) -> int:
     if not word.isascii() or not word.isdigit():
         raise argparse.ArgumentTypeError(f"{word!r} is not a whole number")
     return int(word)
+
+
+def _jobs(word: str) -> int:
+    value = _natural(word)
+    if not 1 <= value <= MAX_JOBS:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of processes: 1 to {MAX_JOBS}")
+    return value
 
 
 def _whole(word: str) -> int:
@@ -250,18 +263,18 @@ def simulate_faults(arguments: argparse.Namespace) -> int:
     if not 2 <= least <= most <= MAX_NODES:
         raise SbonError(f"--nodes {least}..{most}: 2 to {MAX_NODES} are possible")
     _say_seed(f"seeds {first}..{last}", arguments)
-    began, cpu_began = time.monotonic(), time.process_time()
-    outcomes: list[Outcome] = []
+    began = time.monotonic()
+    done: list[Outcome] = []
     failed: list[FailedSeed] = []
-    with progress("simulating") as shown:
-        for seed in range(first, last + 1):
-            outcome = FaultRun(seed, slices, least, most, config).go()
-            outcomes.append(outcome)
+    seeds = range(first, last + 1)
+    with progress("simulating") as shown, outcomes(Plan(slices, config, least, most), seeds, arguments.jobs) as coming:
+        for outcome in coming:
+            done.append(outcome)
             if outcome.problems:
-                failed.append(FailedSeed(seed, outcome.problems, _replay(arguments, seed)))
-                print(f"seed {seed} failed: {failed[-1].command}", file=sys.stderr, flush=True)
-            shown.show(len(outcomes), last - first + 1, f"seed {seed}, {len(failed)} failed")
-    report = _faults_report(arguments, outcomes, failed, time.monotonic() - began, time.process_time() - cpu_began)
+                failed.append(FailedSeed(outcome.seed, outcome.problems, _replay(arguments, outcome.seed)))
+                print(f"seed {outcome.seed} failed: {failed[-1].command}", file=sys.stderr, flush=True)
+            shown.show(len(done), len(seeds), f"seed {outcome.seed}, {len(failed)} failed")
+    report = _faults_report(arguments, done, failed, time.monotonic() - began)
     if arguments.json:
         print(msgspec.json.encode(report).decode())
     else:
@@ -277,22 +290,29 @@ def _replay(arguments: argparse.Namespace, seed: int) -> str:
 
 
 def _faults_report(
-    arguments: argparse.Namespace, outcomes: list[Outcome], failed: list[FailedSeed], seconds: float, cpu_s: float
+    arguments: argparse.Namespace, done: list[Outcome], failed: list[FailedSeed], seconds: float
 ) -> FaultsReport:
-    settled = [outcome.settled_s for outcome in outcomes if outcome.settled_s is not None]
-    node_hours = sum(outcome.node_seconds for outcome in outcomes) / 3600.0
+    healed = [outcome.healed_s for outcome in done if outcome.healed_s is not None]
+    settled = [outcome.settled_s for outcome in done if outcome.settled_s is not None]
+    node_hours = sum(outcome.node_seconds for outcome in done) / 3600.0
+    cpu_s = sum(outcome.cpu_s for outcome in done)
     digest = 0
-    for outcome in outcomes:
+    for outcome in done:
         digest = (digest * 31 + outcome.digest) & 0xFFFFFFFF
     return FaultsReport(
         seeds="{}..{}".format(*arguments.seeds),
-        runs=len(outcomes),
+        runs=len(done),
         failed=tuple(failed),
-        settled_s=Mean(round(sum(settled) / len(settled), 1), quantile(settled, 0.99)) if settled else None,
-        false_removals=sum(outcome.false_removals for outcome in outcomes),
-        deliveries=sum(outcome.deliveries for outcome in outcomes),
+        healed_s=_mean(healed),
+        settled_s=_mean(settled),
+        false_removals=sum(outcome.false_removals for outcome in done),
+        deliveries=sum(outcome.deliveries for outcome in done),
         digest=f"{digest:08x}",
         node_hours=round(node_hours, 2),
         seconds=round(seconds, 1),
         node_hours_per_cpu_minute=round(node_hours / (cpu_s / 60.0), 1),
     )
+
+
+def _mean(values: Sequence[float]) -> Mean | None:
+    return Mean(round(sum(values) / len(values), 1), quantile(values, 0.99)) if values else None

@@ -1,11 +1,12 @@
 """The fault mix over many seeds, in the manner of TigerBeetle's VOPR: a safety run in which everything may go wrong and
-no checker may speak, then a liveness run in which faults stop and the overlay must converge.
+no checker may speak, then a liveness run in which faults stop and the overlay must grow together and converge.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,10 @@ from overlay.config import OverlayConfig
 #: The overlay grows for so long (lossy already), then there are partitions and strokes for so long, then none.
 GROWTH_S = 15.0
 FAULTS_S = 60.0
-#: It has converged within this time of calm, or never will.
+#: After a partition or an outage all live nodes reach each other again over links within this time. Whoever started or
+#: stood still later than that long ago does not count.
+HEAL_WITHIN_S = 30.0
+#: The overlay has converged within this time of calm, or never will.
 SETTLE_WITHIN_S = 90.0
 LOOK_EVERY_S = 0.5
 LOOKS = 10
@@ -34,16 +38,19 @@ MAX_CLOCK_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``settled_s`` is None if the overlay did not converge; ``problems`` is empty if all went well."""
+    """``problems`` is empty if all went well. From the end of the faults, ``healed_s``: until all live nodes reached
+    each other over links; ``settled_s``: until the overlay had converged. None if that did not come."""
 
     seed: int
     nodes: int
     problems: tuple[str, ...]
+    healed_s: float | None
     settled_s: float | None
     false_removals: int
     deliveries: int
     digest: int
     node_seconds: float
+    cpu_s: float
 
 
 class FaultRun:
@@ -66,16 +73,21 @@ class FaultRun:
         self.world = self.population.world
         self.checkers = Checkers(self.population)
         self._node_seconds = 0.0
+        self._healed_s: float | None = None
+        self._parted_at = -math.inf
 
     def go(self) -> Outcome:
         problems: list[str] = []
         settled_s = None
+        cpu_began = time.process_time()
         try:
             self._set_up()
             self._run_until(GROWTH_S + FAULTS_S)
             self.world.conditions.heal()
             self.world.conditions_changed()
             settled_s, unsettled = self._settle()
+            if self._healed_s is None or self._healed_s > HEAL_WITHIN_S:
+                problems.append(f"the overlay had not grown together {HEAL_WITHIN_S:g} s after the faults")
             if settled_s is None:
                 problems += [f"after {SETTLE_WITHIN_S:g} s without faults: {problem}" for problem in unsettled[:5]]
         except Exception:  # whatever a node raised is a finding, and the other seeds go on
@@ -84,11 +96,13 @@ class FaultRun:
             seed=self.seed,
             nodes=self.nodes,
             problems=(*self.checkers.violations, *problems),
+            healed_s=self._healed_s,
             settled_s=settled_s,
             false_removals=self.checkers.false_removals,
             deliveries=self.world.deliveries,
             digest=self.world.digest,
             node_seconds=self._node_seconds,
+            cpu_s=time.process_time() - cpu_began,
         )
 
     # --- the course
@@ -129,6 +143,8 @@ class FaultRun:
             for _ in range(LOOKS):
                 self._run_until(self.world.now + LOOK_EVERY_S)
                 self.checkers.look_at_links()
+                if self._healed_s is None and not self.checkers.unreached():
+                    self._healed_s = self.world.now - calm_since
             problems = self.checkers.unsettled()
             if not problems:
                 return self.world.now - calm_since, []
@@ -137,6 +153,7 @@ class FaultRun:
     # --- faults
 
     def _part(self, partition: Partition) -> None:
+        self._parted_at = self.world.now
         everyone = list(range(self.nodes))
         self._rng.shuffle(everyone)
         size = max(1, round(partition.share * len(everyone)))
@@ -153,6 +170,26 @@ class FaultRun:
     def _mend(self, cut: set[tuple[int, int]]) -> None:
         self.world.conditions.cut -= cut
         self.world.conditions_changed()
+        mended_at = self.world.now
+        if mended_at + HEAL_WITHIN_S < GROWTH_S + FAULTS_S:
+            self.world.call_at(mended_at + HEAL_WITHIN_S, lambda: self._check_healing(mended_at))
+
+    def _check_healing(self, mended_at: float) -> None:
+        """Other faults go on, but no path is cut: long after the partition it must be forgotten."""
+        if self._parted_at > mended_at:
+            return
+        population, held_until = self.population, self.world.conditions.held_until
+        unreached = {
+            endpoint
+            for endpoint in self.checkers.unreached()
+            if population.started_at[endpoint] < mended_at and held_until[endpoint] < mended_at
+        }
+        if unreached:
+            self.checkers.broke(
+                f"{len(unreached)} nodes are cut off {HEAL_WITHIN_S:g} s after a partition, n{min(unreached)} for one",
+                self.world.now,
+                kind="healing",
+            )
 
     def _strike(self, stroke: Stroke) -> None:
         population = self.population

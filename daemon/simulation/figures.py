@@ -79,11 +79,13 @@ class FailedSeed(msgspec.Struct, frozen=True):
 
 
 class FaultsReport(msgspec.Struct, frozen=True):
-    """Of many seeds. ``settled_s``: from the end of the faults until the overlay had converged."""
+    """Of many seeds. From the end of the faults, ``healed_s``: until all live nodes reached each other over links;
+    ``settled_s``: until the overlay had converged."""
 
     seeds: str
     runs: int
     failed: tuple[FailedSeed, ...]
+    healed_s: Mean | None
     settled_s: Mean | None
     false_removals: int
     deliveries: int

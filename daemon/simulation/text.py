@@ -36,6 +36,8 @@ def print_overlay(report: OverlayReport) -> None:
 
 def print_faults(report: FaultsReport) -> None:
     lines = [("seeds", f"{report.seeds}: {report.runs - len(report.failed)} of {report.runs} without a complaint")]
+    if report.healed_s is not None:
+        lines.append(("healed", f"mean {report.healed_s.mean:g} s after the faults, 99th {report.healed_s.p99:g} s"))
     if report.settled_s is not None:
         lines.append(("settled", f"mean {report.settled_s.mean:g} s after the faults, 99th {report.settled_s.p99:g} s"))
     lines.append(("false removals", str(report.false_removals)))

@@ -492,6 +492,19 @@ def test_a_node_behind_a_lossy_access_is_given_up_by_nobody(seed: int) -> None:
     assert network.is_complete()
 
 
+def test_a_lost_one_that_is_there_after_all_and_has_no_room_is_lost_no_longer() -> None:
+    network = full_mesh(FIVE)
+    network.cut = {frozenset((0, 1))}
+    network.run(60.0)
+    a, b = network.nodes[0], network.nodes[1]
+    assert [record.name for record in a.lost()] == ["n1"]
+    network.cut = set()
+    b._links.accepts = lambda *_: (False, None)  # type: ignore[method-assign]
+    network.run(30.0)
+    assert a.lost() == []
+    assert b.lost() == []
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_two_nodes_behind_lossy_accesses_do_not_give_each_other_up(seed: int) -> None:
     network = full_mesh([row[:8] for row in truth.cloud_regions(8)], OverlayConfig(), seed)

@@ -73,6 +73,33 @@ def test_an_overlay_that_is_not_whole_is_told() -> None:
     assert any("cut off" in problem for problem in problems)
 
 
+def test_a_living_node_that_is_still_taken_for_lost_is_told() -> None:
+    population = grown(3)
+    checkers = Checkers(population)
+    node = population.node(0)
+    node._lose(population.node(1).record, population.world.now)
+    assert "n0 takes n1 for lost, which lives" in checkers.unsettled()
+    population.crash(1)
+    assert "n0 takes n1 for lost, which lives" not in checkers.unsettled()
+
+
+def test_an_overlay_in_two_halves_is_whole_again_soon_after_they_hear_each_other() -> None:
+    population = grown(12)
+    checkers = Checkers(population)
+    world = population.world
+    cut = {(a, b) for a in range(6) for b in range(6, 12)}
+    world.conditions.cut |= cut | {(b, a) for a, b in cut}
+    world.conditions_changed()
+    world.run(world.now + 30.0)
+    assert checkers.unreached() == set(range(6, 12))
+    world.conditions.cut.clear()
+    world.conditions_changed()
+    world.run(world.now + 20.0)
+    assert checkers.unreached() == set()
+    world.run(world.now + 40.0)
+    assert [problem for problem in checkers.unsettled() if "lost" in problem] == []
+
+
 def test_a_death_is_timed_until_the_last_one_has_seen_it() -> None:
     population = grown(6)
     deaths = DeathWatch(population)

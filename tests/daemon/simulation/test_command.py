@@ -60,8 +60,9 @@ def test_a_report_has_the_figures() -> None:
 
 
 def test_a_mix_of_faults_replays_too() -> None:
-    words = ("faults", "--seeds", "1..2", "--nodes", "5..8")
-    first, second = report(*words, hash_seed="1"), report(*words, hash_seed="2")
+    words = ("faults", "--seeds", "1..3", "--nodes", "5..8")
+    first = report(*words, "--jobs", "1", hash_seed="1")
+    second = report(*words, "--jobs", "2", hash_seed="2")
     assert without_wall_time(first) == without_wall_time(second)
     assert first["failed"] == []
 
@@ -95,6 +96,7 @@ def test_mistakes_are_told_in_one_line(words: tuple[str, ...], said: str, capsys
         ["overlay", "--minutes", "nan"],
         ["overlay", "--asymmetric-loss", "0.5"],
         ["faults", "--seeds", "9..1"],
+        ["faults", "--jobs", "0"],
     ],
 )
 def test_arguments_that_cannot_be_are_refused(words: list[str]) -> None:
