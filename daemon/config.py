@@ -71,10 +71,11 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``period_s``, but only if the operator's virtual point moved by ``displacement_threshold_ms``, and moves it only if
     that saves ``minimum_migration_saving`` (a share, 0.1 is a tenth) of its cost and repays the state that is shipped.
     A query that was moved then rests for ``rest_s``.
-    ``strategy``: "consumer" puts all operators of queries whose sink is here at the sink, to compare with.
+    ``strategy``: how the operators of queries whose sink is here are placed (docs/placement.md); all but "sbon" are to
+    compare with, and under them nothing moves.
     """
 
-    strategy: Literal["sbon", "consumer"] = "sbon"
+    strategy: Literal["sbon", "relaxation", "optimal", "producer", "consumer", "random", "multicast"] = "sbon"
     candidates: Count = 10
     displacement_threshold_ms: NotNegative = 5.0
     minimum_migration_saving: Annotated[float, Meta(ge=0, lt=1)] = 0.1

@@ -16,6 +16,7 @@ from daemon.events import Events
 from daemon.hosting import START_TIMEOUT_S
 from daemon.keeper import Keeper
 from daemon.peers import Peers
+from daemon.placing import Placing
 from daemon.query_messages import (
     Describe,
     Description,
@@ -27,11 +28,9 @@ from daemon.query_messages import (
     Submitted,
 )
 from daemon.requests import Done
-from overlay.records import NodeRecord
 from sbon.errors import QueryError, SbonError
 from sbon.fragment import FragmentSpec
 from sbon.network_usage import Link
-from sbon.placement.candidates import candidate_objective, paths_to_measure, virtual_places
 from sbon.placement.choice import OperatorChoice
 from sbon.placement.problem import PlacementProblem
 from sbon.sql.catalog import Catalog
@@ -54,9 +53,10 @@ class _Known:
 class Deployment:
     """Submits queries from here, and deploys those whose sinks are here."""
 
-    def __init__(self, peers: Peers, keeper: Keeper, config: Config, events: Events) -> None:
+    def __init__(self, peers: Peers, keeper: Keeper, placing: Placing, config: Config, events: Events) -> None:
         self._peers = peers
         self._keeper = keeper
+        self._placing = placing
         self._config = config
         self._events = events
         peers.handle(Describe, self._describe)
@@ -123,24 +123,11 @@ class Deployment:
 
     async def _place(self, plan: QueryPlan) -> tuple[dict[str, str], tuple[OperatorChoice, ...]]:
         """Hosts of all fragments, and why."""
-        from sbon.placement.full_optimizer import choose  # needs numpy, which is large
-
         links = tuple(Link(source, target, rate) for source, target, rate in plan.links)
         problem = PlacementProblem(links, plan.owners)
-        settings = self._config.placement
-        if settings.strategy == "consumer" or not problem.unpinned:
-            return {**dict.fromkeys(problem.unpinned, self._peers.node_id), **plan.owners}, ()
-        view = self._peers.cost_view({}, settings.load_scale_ms)
-        virtual = virtual_places(problem, view)
-        candidates: dict[str, Sequence[NodeRecord]] = {
-            operator: await self._peers.search(
-                candidate_objective(problem, operator, virtual, view), settings.candidates
-            )
-            for operator in problem.unpinned
-        }
-        measured = await self._peers.measure(paths_to_measure(problem, candidates))
-        view = self._peers.cost_view(measured, settings.load_scale_ms)
-        placement = choose(problem, candidates, view, virtual, explained=settings.candidates)
+        if not problem.unpinned:
+            return dict(plan.owners), ()
+        placement = (await self._placing.place(problem)).placement
         return {**placement.hosts, **plan.owners}, placement.choices
 
     async def _start(self, fragments: Sequence[FragmentSpec], hosts: dict[str, str], query_id: str) -> None:

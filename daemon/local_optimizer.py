@@ -18,9 +18,9 @@ from daemon.hosted_fragment import HostedFragment
 from daemon.hosting import Hosting
 from daemon.migration import Conductor
 from daemon.peers import Peers
+from daemon.placing import Placing
 from daemon.query_messages import DescribeQuery, QueryStatus, QueryView
 from sbon.errors import SbonError
-from sbon.placement.candidates import candidate_objective, paths_to_measure
 from sbon.placement.local_optimizer import (
     Action,
     Decision,
@@ -45,9 +45,16 @@ class LocalOptimizer:
     """Evaluates the unpinned fragments hosted here, every ``period_s`` and soon after a path has changed."""
 
     def __init__(
-        self, peers: Peers, hosting: Hosting, conductor: Conductor, events: Events, settings: PlacementConfig
+        self,
+        peers: Peers,
+        hosting: Hosting,
+        conductor: Conductor,
+        placing: Placing,
+        events: Events,
+        settings: PlacementConfig,
     ) -> None:
         self._peers = peers
+        self._placing = placing
         self._hosting = hosting
         self._conductor = conductor
         self._events = events
@@ -106,8 +113,6 @@ class LocalOptimizer:
                 return  # everything is different now
 
     async def _evaluate_group(self, view: QueryView, placement: dict[str, str], group: _Group) -> Decision | None:
-        from sbon.placement.full_optimizer import choose  # needs numpy, which is large
-
         host = self._peers.node_id
         settings = self._settings
         problem = local_problem(view.links, placement, group)
@@ -117,19 +122,9 @@ class LocalOptimizer:
         reason = reason_to_search(before, now, self._policy)
         if reason is None:
             return None
-        candidates = {
-            operator: await self._peers.search(
-                candidate_objective(problem, operator, now.virtual, costs), settings.candidates
-            )
-            for operator in problem.unpinned
-        }
         own = self._peers.overlay.record
-        for found in candidates.values():
-            if own not in found and own.accepts_operators:
-                found.append(own)
-        measured = await self._peers.measure(paths_to_measure(problem, candidates))
-        costs = self._peers.cost_view(measured, settings.load_scale_ms)
-        best = choose(problem, candidates, costs, now.virtual, explained=settings.candidates)
+        placed = await self._placing.place(problem, dict.fromkeys(problem.unpinned, own))
+        best, costs = placed.placement, placed.view
         states = {fragment.spec.fragment_id: fragment.status for fragment in view.fragments}
         decision = decide(
             problem,

@@ -24,6 +24,7 @@ from sbon.cost_space import LOAD_SCALE_MS
 from sbon.errors import SbonError, UnavailableError
 from sbon.objectives import Objective
 from sbon.placement.problem import CostView
+from sbon.placement.questions import KnownPath
 
 M = TypeVar("M", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -46,6 +47,7 @@ class Overlay(Protocol):
     def members(self) -> list[NodeRecord]: ...
     def find(self, name_or_id: str) -> NodeRecord | None: ...
     def measured_rtt_ms(self, node_id: NodeId) -> float | None: ...
+    def measured_paths(self) -> list[tuple[NodeId, Coordinate, float]]: ...
 
 
 class Shell(Protocol):
@@ -208,6 +210,10 @@ class Peers:
 
     def _may_be_measured(self, node_id: NodeId) -> bool:
         return self.overlay.measured_rtt_ms(node_id) is None and self.overlay.find(node_id) is not None
+
+    def known_paths(self) -> tuple[KnownPath, ...]:
+        """The paths from here that are measured now."""
+        return tuple(KnownPath(node_id, place, rtt_ms) for node_id, place, rtt_ms in self.overlay.measured_paths())
 
     def cost_view(
         self, measured: Mapping[tuple[NodeId, NodeId], float], load_scale_ms: float = LOAD_SCALE_MS

@@ -11,10 +11,12 @@ from enum import StrEnum
 
 import msgspec
 
+from overlay.records import NodeRecord
 from sbon.engine_messages import FlightAddress, FragmentStatus
 from sbon.fragment import FragmentSpec
 from sbon.network_usage import Link
 from sbon.placement.choice import OperatorChoice
+from sbon.placement.questions import KnownPath
 from sbon.streams import SinkSpec, StreamSpec
 
 
@@ -72,6 +74,17 @@ class Latencies(msgspec.Struct, frozen=True):
     """Filtered round trips by node id, without those that could not be measured."""
 
     rtt_ms: dict[str, float]
+
+
+class TellMeasuredPaths(msgspec.Struct, frozen=True):
+    """Which paths has the node measured lately, for its coordinate?"""
+
+
+class MeasuredPaths(msgspec.Struct, frozen=True):
+    """What the node says about itself, and the paths from it."""
+
+    record: NodeRecord
+    paths: tuple[KnownPath, ...]
 
 
 # --- to hosts

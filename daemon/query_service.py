@@ -37,6 +37,7 @@ from daemon.keeper import MOVE_TIMEOUT_S, Keeper
 from daemon.local_optimizer import LocalOptimizer
 from daemon.migration import Conductor
 from daemon.peers import Overlay, Peers, Requests, Shell
+from daemon.placing import Placing
 from daemon.query_messages import (
     CancelQuery,
     FragmentView,
@@ -83,8 +84,9 @@ class QueryService:
         self.hosting = Hosting(self._peers, self.supervisor, events, state_dir / "fragments")
         self.keeper = Keeper(self._peers, events, state_dir / "queries")
         conductor = Conductor(self._peers, self.hosting, events)
-        self._optimizer = LocalOptimizer(self._peers, self.hosting, conductor, events, config.placement)
-        self._deployment = Deployment(self._peers, self.keeper, config, events)
+        placing = Placing(self._peers, config.placement)
+        self._optimizer = LocalOptimizer(self._peers, self.hosting, conductor, placing, events, config.placement)
+        self._deployment = Deployment(self._peers, self.keeper, placing, config, events)
 
     def register(self, control: Control) -> None:
         control.handle(Submit, self._submit)

@@ -94,6 +94,7 @@ class Measuring(Neighbourhood):
         path = self._prober.answered(pong.nonce, sender, pong.held_us / 1000.0, now)
         if path is None or path.filter.value is None:
             return
+        path.place = pong.coordinate
         self._estimator.update(path.filter.value, pong.coordinate, self._rng)
         self._advertise_if_moved(now)
         config = self._config

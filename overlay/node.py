@@ -115,6 +115,10 @@ class Overlay(Talk):
         """The filtered round trip from here to ``node_id``; None if it is not measured now, 0 to ourselves."""
         return 0.0 if node_id == self._own.node_id else self._prober.measured_rtt_ms(node_id)
 
+    def measured_paths(self) -> list[tuple[NodeId, Coordinate, float]]:
+        """Every path from here that is measured now: its other end, where that is, and the filtered round trip."""
+        return self._prober.measured()
+
     def latency(self, a_id: NodeId, b_id: NodeId) -> LatencyEstimate:
         """What is known here about the path between two known nodes. Raises UnavailableError for an unknown id."""
         a, b = self._coordinate_of(a_id), self._coordinate_of(b_id)

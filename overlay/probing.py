@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from overlay.identity import NodeId
+from sbon.coordinate import Coordinate
 from sbon.errors import RemoteProtocolError
 from sbon.latency_filter import PercentileFilter
 
@@ -28,6 +29,7 @@ class ProbedPath:
     """What is known about the path to one peer."""
 
     probed_at: float
+    place: Coordinate | None = None  # of the other end, when it answered last
     filter: PercentileFilter = field(default_factory=PercentileFilter)
     reported_ms: float | None = None  # the round trip that a change is measured against
 
@@ -63,6 +65,14 @@ class Prober:
     def samples(self, node_id: NodeId) -> int:
         path = self._paths.get(node_id)
         return path.filter.samples if path else 0
+
+    def measured(self) -> list[tuple[NodeId, Coordinate, float]]:
+        """The paths with a filtered round trip, and where their other ends are."""
+        return [
+            (node_id, path.place, path.filter.value)
+            for node_id, path in self._paths.items()
+            if path.place is not None and path.filter.value is not None
+        ]
 
     def peers(self) -> Collection[NodeId]:
         """Those of whose paths something is kept."""

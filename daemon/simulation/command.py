@@ -20,6 +20,7 @@ from daemon.simulation.figures import FailedSeed, FaultsReport, Mean, OverlayRep
 from daemon.simulation.latency import Matrix, load
 from daemon.simulation.liars import BY_NAME
 from daemon.simulation.many_seeds import Plan, outcomes
+from daemon.simulation.placement import command as placement
 from daemon.simulation.progress import Progress, progress
 from daemon.simulation.scenario import Run, Scenario
 from overlay.config import OverlayConfig
@@ -36,6 +37,7 @@ examples:
   sbon simulate overlay --rtt rtt.npz --minutes 30 --seed 7 --json  the sites of a matrix of your own
   sbon simulate overlay --nodes 1000 --minutes 10 --crashes 100     how long a death goes unseen
   sbon simulate faults --seeds 1..100 --nodes 30..60                everything that can go wrong
+  sbon simulate placement --transit-stub --candidates transit       the founding paper's table
 """
 
 
@@ -90,6 +92,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--jobs", type=_jobs, metavar="J", default=os.cpu_count() or 1, help="processes (default: one for each core)"
     )
     faults.set_defaults(action=simulate_faults)
+    numbers = placement.Numbers(_whole, _natural, _positive)
+    placement.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_placement)
     return parser
 
 
@@ -251,6 +255,15 @@ def _name(files: Sequence[Path], slices: Matrix) -> str:
 def _say_seed(line: str, arguments: argparse.Namespace) -> None:
     """First of all: what a run that does not end can be repeated with."""
     print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+
+
+# --- placement
+
+
+def simulate_placement(arguments: argparse.Namespace) -> int:
+    config = _config(arguments.set)
+    _say_seed(f"seed {arguments.seed}", arguments)
+    return placement.simulate(arguments, config)
 
 
 # --- many seeds

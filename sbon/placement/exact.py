@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+T = TypeVar("T")
 Costs = NDArray[np.float64]
 
 #: Entries in the largest table that is built (8 MB).
@@ -86,6 +87,18 @@ def elimination_order(terms: Sequence[Term], sizes: Mapping[str, int]) -> tuple[
             neighbours[other].discard(operator)
         order.append(operator)
     return order, largest
+
+
+def bounded(domains: Mapping[str, Sequence[T]], scopes: Sequence[tuple[str, ...]]) -> dict[str, list[T]]:
+    """The domains as far as they can be searched exactly; what comes last in the longest ones is left out first."""
+    kept = {operator: list(values) for operator, values in domains.items()}
+    terms = [Term(scope, np.empty(0)) for scope in scopes]
+    while True:
+        sizes = {operator: len(values) for operator, values in kept.items()}
+        # minimum_with may add one axis to the largest table that minimise needs.
+        if not sizes or elimination_order(terms, sizes)[1] * max(sizes.values()) <= MAX_TABLE:
+            return kept
+        kept[max(sizes, key=lambda operator: sizes[operator])].pop()
 
 
 def _joined(terms: Sequence[Term], at_least: tuple[str, ...], sizes: Mapping[str, int]) -> Term:

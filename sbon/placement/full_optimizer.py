@@ -20,7 +20,7 @@ from sbon.errors import UnavailableError
 from sbon.network_usage import RttMs, link_usage, load_cost, network_usage, placement_cost
 from sbon.objectives import Host
 from sbon.placement.choice import CandidateCost, OperatorChoice, Placement
-from sbon.placement.exact import MAX_TABLE, Term, elimination_order, minimise, minimum_with
+from sbon.placement.exact import Term, bounded, minimise, minimum_with
 from sbon.placement.problem import CostView, PlacementProblem
 from sbon.placement.relaxation import Point
 
@@ -35,14 +35,16 @@ def choose(
     virtual: Mapping[str, Point],
     *,
     explained: int = CANDIDATES,
+    pooled: bool = True,
 ) -> Placement:
     """The hosts of least cost, exactly, over the candidates of all operators taken together.
 
-    ``candidates`` (operator -> hosts, most promising first) are pooled, so that any two operators may share a host. Of
-    equal costs the earlier candidate wins. ``explained`` bounds the candidates listed for each operator.
-    Raises UnavailableError if there are operators to place and no host accepts any.
+    ``candidates`` (operator -> hosts, most promising first) are pooled, so that any two operators may share a host; not
+    ``pooled``: each operator gets one of its own. Of equal costs the earlier candidate wins. ``explained`` bounds the
+    candidates listed for each operator. Raises UnavailableError if there are operators to place and no host accepts
+    any.
     """
-    domains = _domains(problem, candidates)
+    domains = _domains(problem, candidates, pooled)
     sizes = {operator: len(hosts) for operator, hosts in domains.items()}
     by_measurement = _terms(problem, domains, view, cache(view.rtt_ms))
     by_prediction = _terms(problem, domains, view, cache(view.predicted))
@@ -74,25 +76,21 @@ def choose(
     )
 
 
-def _domains(problem: PlacementProblem, candidates: Mapping[str, Sequence[Host]]) -> dict[str, list[Host]]:
+def _domains(
+    problem: PlacementProblem, candidates: Mapping[str, Sequence[Host]], pooled: bool
+) -> dict[str, list[Host]]:
     """The hosts that each operator may get: its own candidates first, then those of the others, as many as can be
     searched exactly. The least promising are left out first."""
     domains: dict[str, list[Host]] = {}
     for operator in problem.unpinned:
-        own_first = [candidates.get(operator, ()), *candidates.values()]
+        own_first = [candidates.get(operator, ()), *(candidates.values() if pooled else ())]
         pool = {host.node_id: host for hosts in own_first for host in hosts if host.accepts_operators}
         if not pool:
             raise UnavailableError(
                 f"no known host takes {operator}: set accept_operators = true on at least one node that is up"
             )
         domains[operator] = list(pool.values())
-    scopes = [Term(scope, np.empty(0)) for scope in _scopes(problem)]
-    while True:
-        sizes = {operator: len(hosts) for operator, hosts in domains.items()}
-        # minimum_with may add one axis to the largest table that minimise needs.
-        if not sizes or elimination_order(scopes, sizes)[1] * max(sizes.values()) <= MAX_TABLE:
-            return domains
-        domains[max(sizes, key=lambda operator: sizes[operator])].pop()
+    return bounded(domains, _scopes(problem))
 
 
 def _scopes(problem: PlacementProblem) -> list[tuple[str, ...]]:

@@ -1,0 +1,109 @@
+"""The placement strategies' questions, answered by this daemon: by searches, by other nodes, and by measuring."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from daemon.config import PlacementConfig
+from daemon.peers import Peers
+from daemon.query_messages import MeasuredPaths, TellMeasuredPaths
+from overlay.identity import NodeId
+from overlay.records import NodeRecord
+from sbon.objectives import Host
+from sbon.placement import strategies
+from sbon.placement.choice import Placement
+from sbon.placement.knowledge import Knowledge
+from sbon.placement.problem import CostView, PlacementProblem
+from sbon.placement.questions import (
+    FindHosts,
+    Known,
+    MeasurePaths,
+    Question,
+    SurveyHosts,
+    Task,
+    TellKnownPaths,
+    TellRoutes,
+)
+
+#: An end that does not say by then what it has measured is done without.
+TELL_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the operators are to be, and all that was learned on the way."""
+
+    placement: Placement
+    view: CostView
+
+
+class Placing:
+    """Places plans by the configured strategy."""
+
+    def __init__(self, peers: Peers, settings: PlacementConfig) -> None:
+        self._peers = peers
+        self._settings = settings
+        self._rng = random.Random()
+        peers.handle(TellMeasuredPaths, self._tell)
+
+    async def place(self, problem: PlacementProblem, keep: Mapping[str, Host] | None = None) -> Placed:
+        """Hosts for all operators. ``keep``: hosts to be considered in any case, by operator.
+
+        Raises UnavailableError if no host takes them.
+        """
+        settings = self._settings
+        knowledge = Knowledge(self._peers.cost_view({}, settings.load_scale_ms))
+        task = Task(problem, knowledge.view, self._rng, settings.candidates, keep or {})
+        course = strategies.load(settings.strategy).place(task)
+        answer: Any = None
+        while True:
+            try:
+                question = course.send(answer)
+            except StopIteration as end:
+                return Placed(end.value, knowledge.view)
+            answer = await self._answer(question)
+            knowledge.learned(question, answer)
+
+    async def _answer(self, question: Question) -> Any:
+        peers = self._peers
+        if isinstance(question, FindHosts):
+            return await peers.search(question.objective, question.k)
+        if isinstance(question, MeasurePaths):
+            return await peers.measure(question.pairs)
+        if isinstance(question, TellKnownPaths):
+            answers = await peers.gather(TellMeasuredPaths(), MeasuredPaths, question.node_ids, TELL_TIMEOUT_S)
+            return {node_id: Known(answer.record, answer.paths) for node_id, answer in answers.answers.items()}
+        if isinstance(question, TellRoutes):
+            return {}  # hosts know nothing of the routers between them
+        if isinstance(question, SurveyHosts):
+            return self._hosts()
+        return await self._survey()
+
+    def _hosts(self) -> list[NodeRecord]:
+        return [self._peers.overlay.record, *self._peers.overlay.members()]
+
+    async def _survey(self) -> Any:
+        """All hosts known here, with every path between them measured as far as can be: for small overlays."""
+        import numpy as np
+
+        from sbon.placement.optimum import Truth
+
+        hosts = self._hosts()
+        pairs = [(a.node_id, b.node_id) for i, a in enumerate(hosts) for b in hosts[:i]]
+        view = self._peers.cost_view(await self._peers.measure(pairs), self._settings.load_scale_ms)
+        rtt_ms = np.zeros((len(hosts), len(hosts)))
+        for i, a in enumerate(hosts):
+            for j, b in enumerate(hosts[:i]):
+                rtt_ms[i, j] = rtt_ms[j, i] = view.rtt_ms(a.node_id, b.node_id)
+        return Truth.of(
+            [host.node_id for host in hosts],
+            rtt_ms,
+            takes=np.array([host.accepts_operators for host in hosts]),
+            load_ms=np.array([view.load_ms(host.node_id) for host in hosts]),
+        )
+
+    async def _tell(self, _message: TellMeasuredPaths, _sender: NodeId) -> MeasuredPaths:
+        return MeasuredPaths(self._peers.overlay.record, self._peers.known_paths())

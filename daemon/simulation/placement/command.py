@@ -1,0 +1,164 @@
+"""``sbon simulate placement``: its arguments, and what it prints (docs/placement.md)."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from daemon.simulation.placement import networks, plot
+from daemon.simulation.placement.embedding import embed
+from daemon.simulation.placement.figures import Penalty, PlacementReport, StrategyFigures
+from daemon.simulation.placement.ground import Ground, GroundHost
+from daemon.simulation.placement.networks import KnownNetwork
+from daemon.simulation.placement.queries import SHAPES
+from daemon.simulation.placement.run import Experiment, run
+from daemon.simulation.progress import Progress, progress
+from overlay.config import OverlayConfig
+from sbon.errors import SbonError
+from sbon.placement import strategies
+
+OVERLAY, EMBEDDING = "overlay", "embedding"
+ALL, TRANSIT = "all", "transit"
+#: Pairs whose predictions are looked at for the report.
+MAX_PAIRS = 100_000
+
+
+@dataclass(frozen=True)
+class Numbers:
+    whole: Callable[[str], int]
+    natural: Callable[[str], int]
+    positive: Callable[[str], float]
+
+
+def add_to(subparsers: Any, add_common: Callable[..., None], number: Numbers) -> argparse.ArgumentParser:
+    """The command's arguments. ``number`` has the types that the other commands read numbers with."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "placement", help="strategies against the exact optimum", allow_abbrev=False
+    )
+    add_common(parser)
+    parser.add_argument("--transit-stub", action="store_true", help="1,550 nodes after the founding paper's, not --rtt")
+    parser.add_argument("--nodes", type=number.whole, metavar="N", help="how many (default: one for each site)")
+    parser.add_argument("--queries", type=number.natural, metavar="K", default=1000, help="default: 1000")
+    parser.add_argument("--shape", choices=tuple(SHAPES), default="aggregate-4", help="default: aggregate-4")
+    parser.add_argument(
+        "--operators", type=number.natural, metavar="N", default=6, help="at most, not in aggregate-4 (6)"
+    )
+    parser.add_argument("--candidates", choices=(ALL, TRANSIT), default=ALL, help="who may run operators (all)")
+    parser.add_argument(
+        "--probes", type=number.natural, metavar="K", default=10, help="candidates measured per operator (10)"
+    )
+    parser.add_argument("--coordinates", choices=(OVERLAY, EMBEDDING), default=OVERLAY, help="default: overlay")
+    parser.add_argument(
+        "--minutes", type=number.positive, metavar="M", default=10.0, help="the overlay's life before (10)"
+    )
+    parser.add_argument(
+        "--strategies", type=_names, metavar="A,B", default=strategies.NAMES, help=f"of {', '.join(strategies.NAMES)}"
+    )
+    parser.add_argument("--seed", type=number.natural, metavar="S", default=1, help="all is drawn from it (default: 1)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw both distributions into an SVG file")
+    return parser
+
+
+def _names(words: str) -> tuple[str, ...]:
+    names = tuple(word.strip() for word in words.split(","))
+    for name in names:
+        if name not in strategies.NAMES:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(strategies.NAMES)}")
+    return names
+
+
+def simulate(arguments: argparse.Namespace, config: OverlayConfig) -> int:
+    """Print a report; the exit status."""
+    began = time.monotonic()
+    seed = arguments.seed
+    if arguments.transit_stub:
+        network = networks.from_transit_stub(seed)
+    else:
+        network = networks.from_files(arguments.rtt, arguments.nodes, seed)
+    experiment = Experiment(
+        seed, arguments.queries, arguments.shape, arguments.operators, arguments.probes, arguments.strategies
+    )
+    with progress("simulating") as shown:
+        ground = _ground(arguments, network, config, shown)
+        results = run(experiment, ground, lambda done, total: shown.show(done, total, "placing"))
+    report = PlacementReport(
+        seed=seed,
+        network=network.name,
+        hosts=len(ground.hosts),
+        candidates=int(ground.truth.takes.sum()),
+        queries=experiment.queries,
+        shape=experiment.shape,
+        probes=experiment.probes,
+        coordinates=arguments.coordinates,
+        relative_error=_relative_error(ground, seed),
+        strategies={name: result.figures() for name, result in results.items()},
+        seconds=round(time.monotonic() - began, 1),
+    )
+    if arguments.plot is not None:
+        plot.write(arguments.plot, results)
+    if arguments.json:
+        print(msgspec.json.encode(report).decode())
+    else:
+        print_report(report)
+    return 0
+
+
+def _ground(arguments: argparse.Namespace, network: KnownNetwork, config: OverlayConfig, shown: Progress) -> Ground:
+    takes = network.transit if arguments.candidates == TRANSIT else None
+    if arguments.candidates == TRANSIT and takes is None:
+        raise SbonError("--candidates transit needs --transit-stub: no other network has transit nodes")
+    if arguments.coordinates == OVERLAY:
+        from daemon.simulation.placement.overlay_ground import grow
+
+        return grow(network, config, arguments.seed, arguments.minutes, takes, shown)
+    embedding = embed(network.rtt_ms, config, arguments.seed)
+    hosts = [
+        GroundHost(f"n{index}", coordinate, accepts_operators=takes is None or index in takes)
+        for index, coordinate in enumerate(embedding.coordinates)
+    ]
+    return Ground(hosts, network.rtt_ms, embedding.peers, network.route)
+
+
+def _relative_error(ground: Ground, seed: int) -> float:
+    """The median over pairs of hosts of |predicted - true| / true."""
+    count = len(ground.hosts)
+    rng = np.random.default_rng(seed)
+    pairs = rng.integers(0, count, (MAX_PAIRS, 2))
+    rows, columns = pairs[pairs[:, 0] != pairs[:, 1]].T
+    predicted_ms = ground.places.rtt_ms(ground.places)[rows, columns]
+    true_ms = ground.rtt_ms[rows, columns]
+    return round(float(np.median(np.abs(predicted_ms - true_ms) / true_ms)), 5)
+
+
+def print_report(report: PlacementReport) -> None:
+    print(f"{report.network}: {report.hosts} hosts, {report.candidates} take operators")
+    print(
+        f"{report.queries} queries ({report.shape}), {report.probes} candidates measured at most per operator, "
+        f"coordinates of the {report.coordinates}: median error {100.0 * report.relative_error:.1f} %\n"
+    )
+    print(f"{'':<11} {'usage penalty, %':>27}  {'delay penalty, %':>27}  {'measured':>8} {'samples':>8} {'ms per':>7}")
+    heads = "".join(f"{head:>7}" for head in ("mean", "p50", "p80", "p90"))
+    print(f"{'':<11}{heads}  {heads}  {'per op.':>8} {'per q.':>8} {'query':>7}")
+    for name, figures in report.strategies.items():
+        print(
+            f"{name:<11}{_penalty(figures.network_usage_penalty)}  {_penalty(figures.delay_penalty)}  {_work(figures)}"
+        )
+    print(f"\ntook {report.seconds:g} s")
+
+
+def _penalty(penalty: Penalty) -> str:
+    return "".join(f"{100.0 * share:7.1f}" for share in (penalty.mean, penalty.p50, penalty.p80, penalty.p90))
+
+
+def _work(figures: StrategyFigures) -> str:
+    return (
+        f"{figures.candidates_measured_per_operator:8.2f} {figures.rtt_samples_per_query:8.1f} "
+        f"{figures.milliseconds_per_query:7.1f}"
+    )

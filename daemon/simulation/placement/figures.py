@@ -1,0 +1,50 @@
+"""The results of ``sbon simulate placement``, as ``--json`` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from daemon.simulation.figures import quantile
+
+
+class Penalty(msgspec.Struct, frozen=True):
+    """Shares: 0.15 is 15 % more."""
+
+    mean: float
+    p50: float
+    p80: float
+    p90: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Penalty:
+        mean = sum(values) / len(values)
+        return Penalty(round(mean, 5), *(round(quantile(values, q), 5) for q in (0.5, 0.8, 0.9)))
+
+
+class StrategyFigures(msgspec.Struct, frozen=True):
+    """One strategy over all queries. ``milliseconds_per_query`` is its own computing, searches and measuring left
+    out."""
+
+    network_usage_penalty: Penalty
+    delay_penalty: Penalty
+    candidates_measured_per_operator: float
+    rtt_samples_per_query: float
+    milliseconds_per_query: float
+
+
+class PlacementReport(msgspec.Struct, frozen=True):
+    """Everything but times is the same whenever the same seed is run."""
+
+    seed: int
+    network: str
+    hosts: int
+    candidates: int
+    queries: int
+    shape: str
+    probes: int
+    coordinates: str
+    relative_error: float
+    strategies: dict[str, StrategyFigures]
+    seconds: float = 0.0

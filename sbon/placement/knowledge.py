@@ -1,0 +1,74 @@
+"""What a strategy has learned so far: hosts, where they are, and what paths between them cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sbon.coordinate import Coordinate
+from sbon.objectives import Host
+from sbon.placement.problem import CostView
+from sbon.placement.questions import (
+    FindHosts,
+    Known,
+    KnownPath,
+    MeasurePaths,
+    Pair,
+    Question,
+    SurveyHosts,
+    TellKnownPaths,
+)
+
+
+class Knowledge:
+    """Grows with each answer. :attr:`view` always shows all of it."""
+
+    def __init__(self, before: CostView) -> None:
+        self.hosts: dict[str, Host] = {}
+        #: Node id -> paths it had measured anyway.
+        self.known_paths: dict[str, tuple[KnownPath, ...]] = {}
+        self._measured: dict[Pair, float] = {}
+        self._before = before
+        self.view = CostView(self._coordinate_of, self._measured_rtt_ms, self._load_of, before.load_scale_ms)
+
+    def learned(self, question: Question, answer: Any) -> None:
+        """Take in whatever was answered."""
+        if isinstance(question, FindHosts | SurveyHosts):
+            self.found(answer)
+        elif isinstance(question, MeasurePaths):
+            self.measured(answer)
+        elif isinstance(question, TellKnownPaths):
+            self.told(answer)
+
+    def found(self, hosts: Iterable[Host]) -> None:
+        for host in hosts:
+            self.hosts[host.node_id] = host
+
+    def measured(self, rtt_ms: Mapping[Pair, float]) -> None:
+        self._measured.update(rtt_ms)
+
+    def told(self, answers: Mapping[str, Known]) -> None:
+        for node_id, known in answers.items():
+            self.found([known.host])
+            self.known_paths[node_id] = known.paths
+            for path in known.paths:
+                self._measured.setdefault((node_id, path.node_id), path.rtt_ms)
+
+    def measured_between(self, rows: Mapping[str, int], columns: Mapping[str, int]) -> Iterable[tuple[int, int, float]]:
+        """(row, column, ms) of every path between two of these nodes that was asked for and measured."""
+        for (a, b), rtt_ms in self._measured.items():
+            for one, other in ((a, b), (b, a)):
+                if one in rows and other in columns:
+                    yield rows[one], columns[other], rtt_ms
+
+    def _coordinate_of(self, node_id: str) -> Coordinate:
+        host = self.hosts.get(node_id)
+        return self._before.coordinate_of(node_id) if host is None else host.coordinate
+
+    def _load_of(self, node_id: str) -> float:
+        host = self.hosts.get(node_id)
+        return self._before.load_of(node_id) if host is None else host.load
+
+    def _measured_rtt_ms(self, a: str, b: str) -> float | None:
+        rtt_ms = self._measured.get((a, b))
+        return self._before.measured_rtt_ms(a, b) if rtt_ms is None else rtt_ms
