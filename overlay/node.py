@@ -38,7 +38,7 @@ from sbon.objectives import NearestTo, Objective
 MAX_JOINS = 16
 MAX_SEARCHES = 16
 #: A node looks for its own nearest after so long, then after twice as long, and so on.
-FIRST_LOOKUP_S = 10.0
+FIRST_LOOKUP_S = 20.0
 MAX_LOOKUP_S = 640.0
 
 
