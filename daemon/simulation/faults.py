@@ -136,12 +136,15 @@ class FaultMix:
 
 
 def _partitions(rng: random.Random, duration_s: float) -> tuple[Partition, ...]:
-    """At most two, one after the other."""
+    """At most two, one after the other, and at times a last one that only the end of all faults ends."""
     drawn = []
     for third in range(rng.choice((0, 0, 1, 2))):
         start = duration_s * (0.1 + 0.45 * third + 0.1 * rng.random())
         length = min(rng.uniform(2.0, 30.0), 0.3 * duration_s)
         drawn.append(Partition(start, start + length, rng.uniform(0.05, 0.5), rng.random() < 0.3))
+    if rng.random() < 0.25:
+        start = max([0.6 * duration_s, *(partition.end_s for partition in drawn)])
+        drawn.append(Partition(start, duration_s, rng.uniform(0.05, 0.5), rng.random() < 0.3))
     return tuple(drawn)
 
 
