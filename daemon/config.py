@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from overlay.config import OverlayConfig
 from overlay.records import Address
+from sbon.cost_space import LoadScaling
 from sbon.errors import ConfigurationError
 from sbon.streams import SinkSpec, StreamSpec
 
@@ -83,6 +84,8 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rest_s: NotNegative = 10.0
     #: One-way ms that a fully busy host counts as further away.
     load_scale_ms: NotNegative = 20.0
+    #: "convex": for operators that busy hosts slow down more than in proportion.
+    load_scaling: LoadScaling = LoadScaling.LINEAR
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

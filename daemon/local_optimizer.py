@@ -116,7 +116,7 @@ class LocalOptimizer:
         host = self._peers.node_id
         settings = self._settings
         problem = local_problem(view.links, placement, group)
-        costs = self._peers.cost_view({}, settings.load_scale_ms)
+        costs = self._peers.cost_view({}, settings.load_scale_ms, settings.load_scaling)
         before = self._observed.get(group)
         now = observe(problem, host, costs, before)
         reason = reason_to_search(before, now, self._policy)

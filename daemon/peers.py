@@ -20,7 +20,7 @@ from overlay.events import SearchFinished
 from overlay.identity import NodeId
 from overlay.records import Address, NodeRecord
 from sbon.coordinate import Coordinate, origin
-from sbon.cost_space import LOAD_SCALE_MS
+from sbon.cost_space import LOAD_SCALE_MS, LoadScaling
 from sbon.errors import SbonError, UnavailableError
 from sbon.objectives import Objective
 from sbon.placement.problem import CostView
@@ -216,7 +216,10 @@ class Peers:
         return tuple(KnownPath(node_id, place, rtt_ms) for node_id, place, rtt_ms in self.overlay.measured_paths())
 
     def cost_view(
-        self, measured: Mapping[tuple[NodeId, NodeId], float], load_scale_ms: float = LOAD_SCALE_MS
+        self,
+        measured: Mapping[tuple[NodeId, NodeId], float],
+        load_scale_ms: float = LOAD_SCALE_MS,
+        load_scaling: LoadScaling = LoadScaling.LINEAR,
     ) -> CostView:
         """What is known here, with ``measured`` round trips of other nodes; nodes that have gone are at the origin."""
         own = self.overlay.record
@@ -239,4 +242,4 @@ class Peers:
             record = records.get(node_id)
             return 0.0 if record is None else record.load
 
-        return CostView(coordinate_of, measured_rtt_ms, load_of, load_scale_ms)
+        return CostView(coordinate_of, measured_rtt_ms, load_of, load_scale_ms, load_scaling)

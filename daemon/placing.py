@@ -55,7 +55,7 @@ class Placing:
         Raises UnavailableError if no host takes them.
         """
         settings = self._settings
-        knowledge = Knowledge(self._peers.cost_view({}, settings.load_scale_ms))
+        knowledge = Knowledge(self._peers.cost_view({}, settings.load_scale_ms, settings.load_scaling))
         task = Task(problem, knowledge.view, self._rng, settings.candidates, keep or {})
         course = strategies.load(settings.strategy).place(task)
         answer: Any = None
@@ -93,7 +93,8 @@ class Placing:
 
         hosts = self._hosts()
         pairs = [(a.node_id, b.node_id) for i, a in enumerate(hosts) for b in hosts[:i]]
-        view = self._peers.cost_view(await self._peers.measure(pairs), self._settings.load_scale_ms)
+        settings, measured = self._settings, await self._peers.measure(pairs)
+        view = self._peers.cost_view(measured, settings.load_scale_ms, settings.load_scaling)
         rtt_ms = np.zeros((len(hosts), len(hosts)))
         for i, a in enumerate(hosts):
             for j, b in enumerate(hosts[:i]):

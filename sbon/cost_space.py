@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from sbon.coordinate import Coordinate
@@ -10,6 +12,15 @@ from sbon.coordinate import Coordinate
 #: weight that is left to the user (section 3.1.1, "Load"); this is ours: a tenth of a long path.
 LOAD_SCALE_MS = 20.0
 MAX_LOAD = 100.0
+#: Up to here a convex load part is that of a queue; beyond, its tangent, so that it stays finite.
+_QUEUE_UP_TO = 0.9
+
+
+class LoadScaling(StrEnum):
+    """How load counts: in proportion, or, for operators that busy hosts slow down much, as waiting in a queue does."""
+
+    LINEAR = "linear"
+    CONVEX = "convex"
 
 
 class CostPoint(msgspec.Struct, frozen=True):
@@ -19,9 +30,17 @@ class CostPoint(msgspec.Struct, frozen=True):
     load: float = 0.0
 
 
-def load_ms(load: float, scale_ms: float = LOAD_SCALE_MS) -> float:
-    """The load part in one-way milliseconds: linear, bounded, never negative."""
-    return max(0.0, min(MAX_LOAD, load)) * scale_ms
+def load_ms(load: float, scale_ms: float = LOAD_SCALE_MS, scaling: LoadScaling = LoadScaling.LINEAR) -> float:
+    """The load part in one-way milliseconds: bounded, never negative.
+
+    Convex: load / (1 - load), the time in an M/M/1 queue, up to nine tenths and straight on from there ("a non-linear
+    additive function", section 3.1.1). An idle host counts the same either way, a busy one nine times as much and more.
+    """
+    load = max(0.0, min(MAX_LOAD, load))
+    if scaling is LoadScaling.CONVEX:
+        part = min(load, _QUEUE_UP_TO)
+        load = part / (1.0 - part) + (load - part) / (1.0 - _QUEUE_UP_TO) ** 2
+    return load * scale_ms
 
 
 def predicted_rtt_ms(a: CostPoint, b: CostPoint) -> float:

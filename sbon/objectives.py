@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from sbon.coordinate import MAX_ERROR, Coordinate
-from sbon.cost_space import LOAD_SCALE_MS, load_ms
+from sbon.cost_space import LOAD_SCALE_MS, LoadScaling, load_ms
 from sbon.errors import RemoteProtocolError
 from sbon.network_usage import link_usage, load_cost
 
@@ -99,11 +99,12 @@ class LeastUsage(msgspec.Struct, frozen=True, array_like=True, tag=1):
     endpoints: tuple[Endpoint, ...]
     input_rate_bytes_per_s: float = 0.0
     load_scale_ms: float = LOAD_SCALE_MS
+    load_scaling: LoadScaling = LoadScaling.LINEAR
 
     def cost(self, host: Host) -> float:
         if not host.accepts_operators:
             return math.inf
-        cost = load_cost(self.input_rate_bytes_per_s, load_ms(host.load, self.load_scale_ms))
+        cost = load_cost(self.input_rate_bytes_per_s, load_ms(host.load, self.load_scale_ms, self.load_scaling))
         for end in self.endpoints:
             cost += link_usage(end.rate_bytes_per_s, end.rtt_ms(host))
         return cost

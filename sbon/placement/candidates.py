@@ -34,7 +34,7 @@ def candidate_objective(
             endpoints.append(Endpoint(Coordinate(tuple(virtual[neighbour]), 0.0, 0.0), rate))
         else:
             endpoints.append(Endpoint(view.coordinate_of(node_id), rate, node_id))
-    return LeastUsage(tuple(endpoints), problem.input_rate_bytes_per_s(operator), view.load_scale_ms)
+    return LeastUsage(tuple(endpoints), problem.input_rate_bytes_per_s(operator), view.load_scale_ms, view.load_scaling)
 
 
 def paths_to_measure(problem: PlacementProblem, candidates: Mapping[str, Sequence[Host]]) -> list[tuple[str, str]]:

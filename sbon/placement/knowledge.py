@@ -29,7 +29,9 @@ class Knowledge:
         self.known_paths: dict[str, tuple[KnownPath, ...]] = {}
         self._measured: dict[Pair, float] = {}
         self._before = before
-        self.view = CostView(self._coordinate_of, self._measured_rtt_ms, self._load_of, before.load_scale_ms)
+        self.view = CostView(
+            self._coordinate_of, self._measured_rtt_ms, self._load_of, before.load_scale_ms, before.load_scaling
+        )
 
     def learned(self, question: Question, answer: Any) -> None:
         """Take in whatever was answered."""

@@ -144,6 +144,10 @@ class Tables:
                 best = choice | {between: host}, cost
         return best
 
+    @property
+    def is_forest(self) -> bool:
+        return self._operator_in_a_cycle() is None
+
     def _with(self, operator: str, host: int) -> Tables:
         """What remains to be chosen once ``operator`` is on ``host``."""
         own, rates = dict(self.own), {one: dict(others) for one, others in self.rates.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sbon.coordinate import Coordinate
-from sbon.cost_space import LOAD_SCALE_MS, load_ms
+from sbon.cost_space import LOAD_SCALE_MS, LoadScaling, load_ms
 from sbon.network_usage import Link, input_rate_bytes_per_s
 
 
@@ -52,6 +52,7 @@ class CostView:
     measured_rtt_ms: Callable[[str, str], float | None]
     load_of: Callable[[str], float]
     load_scale_ms: float = LOAD_SCALE_MS
+    load_scaling: LoadScaling = LoadScaling.LINEAR
 
     def measured(self, a: str, b: str) -> float | None:
         """Mean of what was measured in the two directions; 0 from a node to itself."""
@@ -69,4 +70,4 @@ class CostView:
         return self.predicted(a, b) if measured is None else measured
 
     def load_ms(self, node_id: str) -> float:
-        return load_ms(self.load_of(node_id), self.load_scale_ms)
+        return load_ms(self.load_of(node_id), self.load_scale_ms, self.load_scaling)
