@@ -15,6 +15,9 @@ from sbon.network_usage import link_usage, load_cost
 MAX_ENDPOINTS = 32
 MAX_RATE_BYTES_PER_S = 1e15
 MAX_LOAD_SCALE_MS = 1e6
+MAX_OPTIMISM = 10.0
+#: Nothing is assumed to cost less than a tenth of what is predicted.
+MOST_OPTIMISM = 0.9
 
 
 class Host(Protocol):
@@ -93,21 +96,23 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
 class LeastUsage(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Least predicted network usage (bytes in transit) of an operator with streams to ``endpoints``, plus its load.
 
-    The load part is input rate x load (DESIGN: Cost space). Hosts that take no operators are ruled out.
+    The load part is input rate x load (DESIGN: Cost space). Hosts that take no operators are ruled out. ``optimism``:
+    usage may be less than predicted by so many times the error that the host claims. Nodes that no coordinate fits have
+    routes unlike their neighbours', and now and then they are the best hosts of all; they are to be measured, too.
     """
 
     endpoints: tuple[Endpoint, ...]
     input_rate_bytes_per_s: float = 0.0
     load_scale_ms: float = LOAD_SCALE_MS
     load_scaling: LoadScaling = LoadScaling.LINEAR
+    optimism: float = 0.0
 
     def cost(self, host: Host) -> float:
         if not host.accepts_operators:
             return math.inf
         cost = load_cost(self.input_rate_bytes_per_s, load_ms(host.load, self.load_scale_ms, self.load_scaling))
-        for end in self.endpoints:
-            cost += link_usage(end.rate_bytes_per_s, end.rtt_ms(host))
-        return cost
+        usage = sum(link_usage(end.rate_bytes_per_s, end.rtt_ms(host)) for end in self.endpoints)
+        return cost + usage * (1.0 - min(MOST_OPTIMISM, self.optimism * host.coordinate.error))
 
     def guide(self) -> LeastUsage:
         """Without the load, which is smooth over the space."""
@@ -123,6 +128,8 @@ class LeastUsage(msgspec.Struct, frozen=True, array_like=True, tag=1):
             raise RemoteProtocolError("a rate that cannot be")
         if not 0.0 <= self.load_scale_ms <= MAX_LOAD_SCALE_MS:
             raise RemoteProtocolError(f"a load scale of {self.load_scale_ms} ms")
+        if not 0.0 <= self.optimism <= MAX_OPTIMISM:
+            raise RemoteProtocolError(f"an optimism of {self.optimism}")
 
 
 class HasProperty(msgspec.Struct, frozen=True, array_like=True, tag=2):

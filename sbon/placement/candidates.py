@@ -24,9 +24,12 @@ def virtual_places(
 
 
 def candidate_objective(
-    problem: PlacementProblem, operator: str, virtual: Mapping[str, Point], view: CostView
+    problem: PlacementProblem, operator: str, virtual: Mapping[str, Point], view: CostView, optimism: float = 0.0
 ) -> LeastUsage:
-    """Cost of a host for one operator by prediction alone; unpinned neighbours are at their virtual points."""
+    """Cost of a host for one operator by prediction alone; unpinned neighbours are at their virtual points.
+
+    ``optimism`` as in :class:`sbon.objectives.LeastUsage`.
+    """
     endpoints = []
     for neighbour, rate in problem.neighbours(operator):
         node_id = problem.pinned.get(neighbour)
@@ -34,7 +37,8 @@ def candidate_objective(
             endpoints.append(Endpoint(Coordinate(tuple(virtual[neighbour]), 0.0, 0.0), rate))
         else:
             endpoints.append(Endpoint(view.coordinate_of(node_id), rate, node_id))
-    return LeastUsage(tuple(endpoints), problem.input_rate_bytes_per_s(operator), view.load_scale_ms, view.load_scaling)
+    input_rate = problem.input_rate_bytes_per_s(operator)
+    return LeastUsage(tuple(endpoints), input_rate, view.load_scale_ms, view.load_scaling, optimism)
 
 
 def paths_to_measure(problem: PlacementProblem, candidates: Mapping[str, Sequence[Host]]) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ that are known (:func:`fit`, by likelihood: same book, section 5.4.1).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,9 @@ Floats = NDArray[np.float64]
 #: Spread of a residual: a share of (predicted round trip + this). On real networks it hardly falls below some ms.
 SPREAD_OFFSET_MS = 60.0
 LEAST_SPREAD = 0.01
+MIN_ERROR = 0.01
+#: How much an unusual claimed error can change the spread.
+LEAST_DOUBT, MOST_DOUBT = 0.5, 4.0
 #: Residuals count as no larger than so many spreads: one detour says little about the paths beside it.
 CLIP = 2.5
 #: The median of |N(0, 1)|.
@@ -41,6 +45,7 @@ class Places:
         none = (0.0,) * FACTORS
         self.vectors = np.array([one.vector_ms for one in coordinates]).reshape(len(coordinates), dimensions)
         self.heights = np.array([one.height_ms for one in coordinates])
+        self.errors = np.array([one.error for one in coordinates])
         self.factors = np.array([one.factors or none for one in coordinates]).reshape(len(coordinates), FACTORS)
 
     def __len__(self) -> int:
@@ -68,16 +73,25 @@ class Field:
     """What residuals are like: how large (``spread``), and how alike those of two hosts to one end.
 
     The correlation is near * exp(-distance / near_ms) + far. The defaults are those of PlanetLab and of 242 cities.
+    Residuals of nodes that claim a larger error than ``typical_error`` are larger: these are the nodes that no
+    coordinate fits, because the routes to and from them are unlike their neighbours', and now and then much shorter.
     """
 
     spread: float = 0.06
+    typical_error: float = 0.06
+    #: 1 where claimed errors tell how large residuals are, 0 where they tell nothing.
+    doubt_power: float = 1.0
     near: float = 0.45
     near_ms: float = 30.0
     far: float = 0.04
 
-    def spread_ms(self, predicted_ms: Floats) -> Floats:
-        """By how much a round trip is off its prediction, typically, where nothing was measured."""
-        return self.spread * (predicted_ms + SPREAD_OFFSET_MS)
+    def spread_ms(self, predicted_ms: Floats, here: Places, there: Places) -> Floats:
+        """By how much a round trip is off its prediction, typically, where nothing was measured: (here, there)."""
+        return self.spread * (predicted_ms + SPREAD_OFFSET_MS) * self._doubt(here)[:, None] * self._doubt(there)
+
+    def _doubt(self, places: Places) -> Floats:
+        doubt: Floats = np.clip(places.errors / self.typical_error, LEAST_DOUBT, MOST_DOUBT) ** self.doubt_power
+        return doubt
 
     def correlation(self, distance_ms: Floats) -> Floats:
         correlation: Floats = self.near * np.exp(-distance_ms / self.near_ms) + self.far
@@ -96,6 +110,7 @@ FIELDS = tuple(Field(near=near, near_ms=near_ms) for near in (0.3, 0.6, 0.85) fo
 LEAST_PATHS = 20
 #: By how much more likely than the defaults another field has to make what is known (log).
 LEAST_EVIDENCE = 2.0
+DOUBT_POWERS = (1.0, 0.5, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +125,27 @@ def fit(ends: Sequence[End]) -> Field:
     """The field that makes the known paths of all ends together most likely."""
     if sum(len(end.paths) for end in ends) < LEAST_PATHS:
         return Field()
-    distances, residuals = [], []
+    errors = [place.error for end in ends for place in (end.place, *(path.place for path in end.paths))]
+    typical_error = max(MIN_ERROR, float(np.median(errors)))
+    best, most = Field(), -math.inf
+    for doubt_power in DOUBT_POWERS:
+        field, likelihood = _fit_with(ends, Field(1.0, typical_error, doubt_power))
+        if likelihood > most:
+            best, most = field, likelihood
+    return best
+
+
+def _fit_with(ends: Sequence[End], unit: Field) -> tuple[Field, float]:
+    """The most likely field among those whose claimed errors count as in ``unit``, and its log likelihood."""
+    distances, residuals, units = [], [], []
     for end in ends:
         if end.paths:
-            places = Places([path.place for path in end.paths])
-            predicted_ms = places.rtt_ms(Places([end.place]))[:, 0]
+            here, there = Places([path.place for path in end.paths]), Places([end.place])
+            predicted_ms = here.rtt_ms(there)
             measured_ms = np.array([path.rtt_ms for path in end.paths])
-            distances.append(places.apart_ms(places))
-            residuals.append((measured_ms - predicted_ms) / (predicted_ms + SPREAD_OFFSET_MS))
+            units.append(unit.spread_ms(predicted_ms, here, there)[:, 0])
+            distances.append(here.apart_ms(here))
+            residuals.append((measured_ms - predicted_ms[:, 0]) / units[-1])
     spread = max(LEAST_SPREAD, float(np.median(np.abs(np.concatenate(residuals)))) / _MEDIAN_DEVIATION)
     clipped = [np.clip(some / spread, -CLIP, CLIP) for some in residuals]
     best = Field()
@@ -126,7 +154,9 @@ def fit(ends: Sequence[End]) -> Field:
         likelihood = _log_likelihood(field, distances, clipped)
         if likelihood > most:
             best, most = field, likelihood
-    return replace(best, spread=spread)
+    # Of the residuals themselves, not of what they are after division by their units.
+    most -= float(np.log(spread * np.concatenate(units)).sum())
+    return replace(unit, spread=spread, near=best.near, near_ms=best.near_ms, far=best.far), most
 
 
 def _log_likelihood(field: Field, distances: Sequence[Floats], residuals: Sequence[Floats]) -> float:
@@ -148,16 +178,17 @@ class PathModel:
         self._index = {path.node_id: index for index, path in enumerate(paths)}
         self._measured_ms = np.array([path.rtt_ms for path in paths])
         self._places = Places([path.place for path in paths])
-        predicted_ms = self._places.rtt_ms(self._end)[:, 0] if paths else np.zeros(0)
-        residuals = np.clip((self._measured_ms - predicted_ms) / field.spread_ms(predicted_ms), -CLIP, CLIP)
+        predicted_ms = self._places.rtt_ms(self._end)
+        spread_ms = field.spread_ms(predicted_ms, self._places, self._end)[:, 0]
+        residuals = np.clip((self._measured_ms - predicted_ms[:, 0]) / spread_ms, -CLIP, CLIP)
         covariance = field.covariance(self._places.apart_ms(self._places))
         self._inverse = np.linalg.inv(covariance) if paths else np.zeros((0, 0))
         self._weighted = self._inverse @ residuals
 
     def estimate(self, node_ids: Sequence[str], places: Places) -> tuple[Floats, Floats]:
         """Expected round trips of hosts to the end, and their standard deviations; exact where measured. In ms."""
-        predicted_ms = places.rtt_ms(self._end)[:, 0]
-        spread_ms = self._field.spread_ms(predicted_ms)
+        matrix_ms = places.rtt_ms(self._end)
+        predicted_ms, spread_ms = matrix_ms[:, 0], self._field.spread_ms(matrix_ms, places, self._end)[:, 0]
         if not self._index:
             return predicted_ms, spread_ms
         likeness = self._field.correlation(places.apart_ms(self._places))

@@ -16,7 +16,7 @@ import numpy as np
 
 from daemon.simulation.latency import Matrix
 from sbon.coordinate import Coordinate
-from sbon.objectives import HasProperty, Host, LeastUsage, NearestTo, Objective
+from sbon.objectives import MOST_OPTIMISM, HasProperty, Host, LeastUsage, NearestTo, Objective
 from sbon.placement.choice import Placement
 from sbon.placement.optimum import Truth
 from sbon.placement.path_model import Floats, Places
@@ -142,15 +142,17 @@ class Ground:
             if isinstance(objective, NearestTo) and objective.but in self.index:
                 places[self.index[objective.but]] = np.inf
             return places
-        costs = objective.input_rate_bytes_per_s * self.truth.load_s
+        usage = np.zeros(len(self.hosts))
         for end in objective.endpoints:
             if end.node_id:
                 rtt_ms = self.places.rtt_ms(Places([end.place]))[:, 0]
                 rtt_ms[self.index[end.node_id]] = 0.0
             else:
                 rtt_ms = np.sqrt(((self.places.vectors - np.array(end.place.vector_ms)) ** 2).sum(axis=1))
-            costs = costs + end.rate_bytes_per_s * rtt_ms / 2000.0
-        return np.where(self._takes, costs, np.inf)
+            usage += end.rate_bytes_per_s * rtt_ms / 2000.0
+        usage *= 1.0 - np.minimum(MOST_OPTIMISM, objective.optimism * self.places.errors)
+        load = objective.input_rate_bytes_per_s * self.truth.load_s
+        return np.where(self._takes, load + usage, np.inf)
 
 
 def step(course: Course, answer: Any, work: Work) -> Question | None:

@@ -35,6 +35,8 @@ Floats = NDArray[np.float64]
 
 #: Hosts that a search is asked for.
 FOUND = 32
+#: One search takes predictions as they are, one allows for the errors that hosts claim.
+OPTIMISM = (0.0, 2.0)
 FOUND_AGAIN = 16
 #: Hosts are measured in about so many rounds.
 ROUNDS = 4
@@ -92,8 +94,9 @@ class _Placing:
         }
         knowledge.told((yield TellKnownPaths(tuple(sorted(ends)))))
         for operator in problem.unpinned:
-            objective = candidate_objective(problem, operator, virtual, knowledge.view)
-            yield from self._find(operator, FindHosts(objective, FOUND))
+            for optimism in OPTIMISM:
+                objective = candidate_objective(problem, operator, virtual, knowledge.view, optimism)
+                yield from self._find(operator, FindHosts(objective, FOUND))
             hosts = [
                 *self._task.keep.values(),
                 *(knowledge.hosts[end] for end in sorted(ends) if end in knowledge.hosts),
@@ -242,7 +245,7 @@ class _Model:
 
     def _add_free_link(self, a: str, b: str, bytes_per_ms: float) -> None:
         mean_ms = self._places[a].rtt_ms(self._places[b])
-        deviation_ms = self._field.spread_ms(mean_ms)
+        deviation_ms = self._field.spread_ms(mean_ms, self._places[a], self._places[b])
         rows, columns = ({node_id: index for index, node_id in enumerate(self.ids[one])} for one in (a, b))
         for node_id, row in rows.items():
             column = columns.get(node_id)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from daemon.cli.main import main
 from daemon.simulation.placement import networks, plot
@@ -119,12 +120,15 @@ def _task(problem: Any, ground: Ground) -> Any:
 
 def test_a_search_of_the_ground_is_brute_force(plane: Ground) -> None:
     rng = random.Random(2)
-    hosts = [GroundHost(h.node_id, h.coordinate, 0.0, rng.random() < 0.7) for h in plane.hosts]
+    hosts = [
+        GroundHost(h.node_id, replace(h.coordinate, error=rng.random()), 0.0, rng.random() < 0.7) for h in plane.hosts
+    ]
     ground = Ground(hosts, plane.rtt_ms, [() for _ in hosts])
     ends = [Endpoint(hosts[i].coordinate, rng.uniform(1.0, 9.0), hosts[i].node_id) for i in (3, 40, 99)]
     point = Endpoint(Coordinate((10.0, 20.0, 0.0, 0.0), 0.0, 0.0), 5.0)
     objectives: list[Objective] = [
         LeastUsage((*ends, point), 3.0, 0.0),
+        LeastUsage((*ends, point), 3.0, 0.0, optimism=2.0),
         NearestTo(hosts[5].coordinate, hosts[5].node_id),
         HasProperty(hosts[7].coordinate, accepts_operators=True),
     ]

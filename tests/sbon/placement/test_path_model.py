@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -42,22 +43,25 @@ def test_a_measured_path_is_certain_and_its_neighbours_follow_it() -> None:
 
 
 def test_one_detour_does_not_spoil_its_neighbours() -> None:
-    end, host, near = (Coordinate((x, 0.0, 0.0, 0.0), 0.0, 0.1) for x in (100.0, 0.0, 1.0))
+    end, host, near = (Coordinate((x, 0.0, 0.0, 0.0), 0.0, 0.06) for x in (100.0, 0.0, 1.0))
     mean_ms, _ = PathModel(End(end, (KnownPath("h", host, 3000.0),)), Field()).estimate(["n"], Places([near]))
     assert mean_ms[0] < 130.0
 
 
-@pytest.mark.parametrize("truth", [Field(0.05, 0.85, 100.0), Field(0.2, 0.85, 250.0), Field(0.1, 0.3, 15.0)])
+@pytest.mark.parametrize(
+    "truth", [Field(0.05, 0.1, 1.0, 0.85, 100.0), Field(0.2, 0.1, 1.0, 0.85, 250.0), Field(0.1, 0.1, 1.0, 0.3, 15.0)]
+)
 def test_the_field_is_learned_from_what_is_known(truth: Field) -> None:
     rng, draws = random.Random(4), np.random.default_rng(4)
     ends = []
     for _ in range(6):
         end, hosts = place(rng), [place(rng) for _ in range(40)]
         places = Places(hosts)
-        predicted_ms = places.rtt_ms(Places([end]))[:, 0]
+        predicted_ms = places.rtt_ms(Places([end]))
         covariance = truth.covariance(places.apart_ms(places))
-        residuals = np.linalg.cholesky(covariance) @ draws.standard_normal(40) * truth.spread_ms(predicted_ms)
-        measured_ms = np.maximum(1.0, predicted_ms + residuals)
+        spread_ms = truth.spread_ms(predicted_ms, places, Places([end]))[:, 0]
+        residuals = np.linalg.cholesky(covariance) @ draws.standard_normal(40) * spread_ms
+        measured_ms = np.maximum(1.0, predicted_ms[:, 0] + residuals)
         paths = [
             KnownPath(str(i), host, float(ms)) for i, (host, ms) in enumerate(zip(hosts, measured_ms, strict=True))
         ]
@@ -67,6 +71,25 @@ def test_the_field_is_learned_from_what_is_known(truth: Field) -> None:
     if truth.near > 0.5:
         assert found.near >= 0.6
         assert found.near_ms >= 40.0
+
+
+@pytest.mark.parametrize("power", [1.0, 0.0])
+def test_whether_claimed_errors_tell_anything_is_learned(power: float) -> None:
+    rng, draws = random.Random(5), np.random.default_rng(5)
+    truth = Field(0.08, 0.1, power)
+    ends = []
+    for _ in range(6):
+        end = place(rng)
+        hosts = [msgspec.structs.replace(place(rng), error=rng.choice((0.06, 0.1, 0.3))) for _ in range(40)]
+        places = Places(hosts)
+        predicted_ms = places.rtt_ms(Places([end]))
+        spread_ms = truth.spread_ms(predicted_ms, places, Places([end]))[:, 0]
+        measured_ms = np.maximum(1.0, predicted_ms[:, 0] + draws.standard_normal(40) * spread_ms)
+        paths = [
+            KnownPath(str(i), host, float(ms)) for i, (host, ms) in enumerate(zip(hosts, measured_ms, strict=True))
+        ]
+        ends.append(End(end, paths))
+    assert fit(ends).doubt_power == power
 
 
 def test_a_handful_of_paths_teaches_nothing() -> None:
