@@ -17,6 +17,7 @@ from overlay.messages import Beat, Message, Ping, Pong
 from overlay.neighbourhood import NEWS_INTERVAL_S, UNEXPECTED_S, Neighbourhood
 from overlay.records import NodeRecord, Status
 from overlay.sessions import Sessions
+from sbon.coordinate import Coordinate
 from sbon.coordinate_estimator import CoordinateEstimator
 from sbon.update_filter import UpdateFilter
 
@@ -43,7 +44,8 @@ class Measuring(Neighbourhood):
     # --- asking
 
     def _probe(self, now: float) -> None:
-        if now >= self._fresh_at and self._samples:
+        is_new = self._estimator.is_settling
+        if (is_new or now >= self._fresh_at) and self._samples:
             self._fresh_at = now + (0.0 if self._links.are_few else self._config.fresh_peer_interval_s)
             doubtful = self._pointers.most_doubtful(now, self._sessions.is_open)
             if doubtful is not None and self._rng.random() < CHECKED_POINTERS:
@@ -71,16 +73,20 @@ class Measuring(Neighbourhood):
     def _answer_ping(self, sender: NodeId, ping: Ping, now: float) -> None:
         far = self._links.random_far() if ping.wants_sample else None
         sample = b"" if far is None or far.suspect or far.record.node_id == sender else far.packed
-        self._send(sender, Pong(ping.nonce, 0, self._estimator.coordinate, sender in self._links, sample), now)
+        place = self._estimator.coordinate.to_bytes()
+        self._send(sender, Pong(ping.nonce, 0, place, sender in self._links, sample), now)
+        if ping.place:
+            self._take_place(sender, self._read(ping.place), now)
 
     def _finish(self, node_id: NodeId, body: Message, extra: object, now: float) -> Message | None:
         """``extra``: whether a ping is a probe; and when the ping that a pong answers was received."""
         if isinstance(body, Ping):
             nonce = self._prober.sent(node_id, now, is_probe=extra is True and self._is_peer(node_id))
-            return Ping(nonce, body.wants_sample)
+            place = self._estimator.coordinate.to_bytes() if self._estimator.is_settling else b""
+            return Ping(nonce, body.wants_sample, place)
         if isinstance(body, Pong) and isinstance(extra, float):
             held_us = int(max(0.0, now - extra) * 1e6)
-            return Pong(body.nonce, held_us, body.coordinate, body.linked, body.sample)
+            return Pong(body.nonce, held_us, body.place, body.linked, body.sample)
         return body
 
     # --- learning
@@ -88,14 +94,14 @@ class Measuring(Neighbourhood):
     def _take_pong(self, sender: NodeId, pong: Pong, now: float) -> None:
         if not pong.linked and sender in self._links and now - self._links.table[sender].since > UNEXPECTED_S:
             self._forget_link(sender, now)
-        pong.coordinate.check(self._config.dimensions)
+        place = self._read(pong.place)
         if pong.sample:
             self._take_sample(pong.sample, now)
         path = self._prober.answered(pong.nonce, sender, pong.held_us / 1000.0, now)
         if path is None or path.filter.value is None:
             return
-        path.place = pong.coordinate
-        self._estimator.update(path.filter.value, pong.coordinate, self._rng)
+        path.place = place
+        self._estimator.update(path.filter.value, place, self._rng)
         self._advertise_if_moved(now)
         config = self._config
         changed = self._prober.has_changed(path, config.path_change_ms, config.path_change_ratio)
@@ -110,16 +116,18 @@ class Measuring(Neighbourhood):
             return
         record = self._introduced(sender, beat.record)
         self._consider(record, beat.record, now)
-        self._take_place(record, now)
 
-    def _take_place(self, record: NodeRecord, now: float) -> None:
-        """A neighbour has moved: what its path measured tells more about our own place now."""
-        if not self._estimator.is_settling:
-            return
-        rtt_ms = self._prober.measured_rtt_ms(record.node_id)
-        if rtt_ms is not None:
-            self._estimator.hear(rtt_ms, record.coordinate, self._rng)
+    def _take_place(self, sender: NodeId, place: Coordinate, now: float) -> None:
+        """A new peer that asks us says where it is: what its path measured tells more about our own place now."""
+        rtt_ms = self._prober.measured_rtt_ms(sender)
+        if rtt_ms is not None and self._estimator.is_settling:
+            self._estimator.hear(rtt_ms, place, self._rng)
             self._advertise_if_moved(now)
+
+    def _read(self, packed: bytes) -> Coordinate:
+        place = Coordinate.from_bytes(packed, self._config.dimensions)
+        place.check(self._config.dimensions)
+        return place
 
     def _advertise_if_moved(self, now: float) -> None:
         """The advertised coordinate stays until we have really moved (DESIGN: Cost space)."""

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from overlay.identity import NodeId
-from sbon.coordinate import Coordinate
 from sbon.objectives import Objective
 
 MAX_REASON_LENGTH = 200
@@ -27,14 +26,19 @@ HEARTBEAT = b"\0"
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """A probe. ``wants_sample``: the answer shall name a random node."""
+    """A probe. ``wants_sample``: the answer shall name a random node.
+
+    ``place``: the raw coordinate of an asker that is new, as :meth:`sbon.coordinate.Coordinate.to_bytes` makes it.
+    All others that are new can learn from it.
+    """
 
     nonce: int
     wants_sample: bool = False
+    place: bytes = b""
 
 
 class Pong(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The answer to a ping. ``coordinate`` is the raw one, not the advertised one.
+    """The answer to a ping. ``place`` is the raw coordinate, not the advertised one.
 
     ``held_us``: how long the ping waited in the answering process; it is no part of the path's round trip. ``linked``:
     whether the answerer holds the asker for a neighbour.
@@ -42,7 +46,7 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
     nonce: int
     held_us: int
-    coordinate: Coordinate
+    place: bytes
     linked: bool
     sample: Packed = b""
 

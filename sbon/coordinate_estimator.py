@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from operator import mul
 
 from sbon.coordinate import (
@@ -86,6 +87,9 @@ MAX_STEP_MS = 100.0
 MAX_PLACE_MS = 1000.0
 #: So many probes after its start a node is settled, and probes alone tell enough.
 SETTLED_PROBES = 100
+#: Until then it takes so many of its latest samples again with each probe, out of so many.
+REPLAYED = 3
+RECENT_SAMPLES = 16
 
 #: A coordinate from before a restart is a hint: so many samples decide, each of which agrees or does not.
 HINT_SAMPLES = 8
@@ -97,9 +101,9 @@ HINT_SPREAD = 0.3
 class CoordinateEstimator:
     """The moving coordinate of one node. ``coordinate`` is a value; only samples change which one.
 
-    Call :meth:`update` with every probe's (filtered) round trip, and :meth:`hear` whenever a peer whose path has been
-    measured tells a new coordinate: while all are new, old round trips to places that are known anew are worth as much
-    as new ones, and nodes find their places twice as fast.
+    Call :meth:`update` with every probe's (filtered) round trip, and :meth:`hear` when a peer whose path has been
+    measured tells a new coordinate. While a node is new, samples are worth more than one step: it is at another place
+    when it takes them again, and so finds its place in half the time.
     """
 
     def __init__(
@@ -126,6 +130,7 @@ class CoordinateEstimator:
         self._covariance: list[list[float]] = []
         self._trial: _Trial | None = None
         self._samples = 0
+        self._recent: deque[tuple[float, Coordinate]] = deque(maxlen=RECENT_SAMPLES)
         #: Probes taken, not counting what was heard.
         self.updates = 0
         self.coordinate = self._advertised()
@@ -148,6 +153,12 @@ class CoordinateEstimator:
         other.check(self._dimensions)
         self.updates += 1
         self._take(sample_rtt_ms, other, rng)
+        if self.is_settling:
+            self._recent.append((sample_rtt_ms, other))
+            for _ in range(REPLAYED):
+                self._take(*rng.choice(self._recent), rng)
+        elif self._recent:
+            self._recent.clear()
         self.coordinate = self._advertised()
         return self.coordinate
 

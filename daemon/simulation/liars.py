@@ -28,6 +28,7 @@ from overlay.messages import (
     LinkReply,
     LinkRequest,
     Message,
+    Ping,
     Pong,
     SearchReply,
 )
@@ -104,8 +105,8 @@ class Liar(Overlay):
         finished = super()._finish(node_id, body, extra, now)
         place = self.plot.attack.lie(self, now)
         if place is not None:
-            if isinstance(finished, Pong):
-                finished = msgspec.structs.replace(finished, coordinate=place)
+            if isinstance(finished, Ping | Pong):
+                finished = msgspec.structs.replace(finished, place=place.to_bytes())
             elif isinstance(finished, Beat | Join | JoinReply | LinkRequest | LinkReply | Exchange | SearchReply):
                 own = pack(msgspec.structs.replace(self._own, coordinate=place))
                 finished = msgspec.structs.replace(finished, record=own)

@@ -45,7 +45,7 @@ def test_a_flood_of_questions_is_not_answered_by_a_flood() -> None:
     victim = network.nodes[1]
     before = victim.counters["sent_bytes.probing"]
     for _ in range(1900):
-        network.nodes[0]._send(id_of(1), Ping(7))
+        network.nodes[0]._send(id_of(1), Ping(7, wants_sample=True))
     network.settle(0)
     network.run(1.0)
     assert victim.counters["received.ping"] > 1900
