@@ -48,27 +48,28 @@ def ping(lab: Lab, source: Host, target: Host, count: int) -> list[float | None]
     return found
 
 
-def median_ms(lab: Lab, source: Host, target: Host) -> float:
-    return statistics.median(rtt_ms for rtt_ms in ping(lab, source, target, 11) if rtt_ms is not None)
+def least_ms(lab: Lab, source: Host, target: Host) -> float:
+    """The shortest of some round trips: what the lab adds, without what the machine happens to be busy with."""
+    return min(rtt_ms for rtt_ms in ping(lab, source, target, 11) if rtt_ms is not None)
 
 
 def test_round_trips_are_those_of_the_matrix(lab: Lab) -> None:
     for source in lab.hosts:
         for target in lab.hosts[: source.index]:
-            measured_ms = median_ms(lab, source, target)
+            measured_ms = least_ms(lab, source, target)
             assert RTT_MS[source.index][target.index] <= measured_ms
             assert measured_ms <= RTT_MS[source.index][target.index] + TOLERANCE_MS
 
 
 def test_a_host_talks_to_itself_without_delay(lab: Lab) -> None:
-    assert median_ms(lab, lab.hosts[1], lab.hosts[1]) < TOLERANCE_MS
+    assert least_ms(lab, lab.hosts[1], lab.hosts[1]) < TOLERANCE_MS
 
 
 def test_a_path_changes_on_command(lab: Lab) -> None:
     a, b = lab.hosts[:2]
     lab.set_rtt(a, b, 120.0)
     try:
-        assert 120.0 <= median_ms(lab, b, a) <= 120.0 + TOLERANCE_MS
+        assert 120.0 <= least_ms(lab, b, a) <= 120.0 + TOLERANCE_MS
     finally:
         lab.set_rtt(a, b, RTT_MS[0][1])
 
