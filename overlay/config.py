@@ -55,8 +55,8 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     join_retry_s: float = 0.5
     join_timeout_s: float = 5.0
-    #: A search waits so long for one host before it steps over it.
-    search_patience_s: float = 1.0
+    #: A host that a search has stepped over is given up after so long.
+    search_patience_s: float = 2.5
 
     #: The advertised coordinate follows the real one when predictions to neighbours have changed by this
     #: ratio on average (of a small one: by this much), the advertised load when it has changed by so much.

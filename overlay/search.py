@@ -1,7 +1,8 @@
 """One search for all purposes: best first over the links of the overlay, with the objective as an argument.
 
 The searching node asks the best hosts that it knows of for the best that *they* know of, neighbours and pointers, until
-all of the best it knows have been asked or enough hosts were. A host that does not answer in time is stepped over.
+all of the best it knows have been asked or enough hosts were. A host that does not answer in time is stepped over:
+others are asked meanwhile, and the search waits for it at the end only if it would be part of the result.
 
 Hosts are chosen, and named in answers, in turns by the objective and by its *guide* (:mod:`sbon.objectives`): those who
 know the best need not be the best themselves. While the search still comes nearer, one host is asked at a time, since
@@ -23,10 +24,11 @@ from sbon.objectives import Objective
 #: Hosts asked in all, and at the same time once the best known has been asked.
 MAX_CONTACTS = 20
 PARALLEL = 3
-#: A host is waited for as long as so many predicted round trips take (two are needed, one to shake hands), and a bit,
-#: where both places are known that well; and never longer than the patience that is set.
+#: A host is stepped over after as long as so many predicted round trips take (two are needed, one to shake hands), and
+#: a bit, where both places are known that well; and after so long at the latest.
 ROUND_TRIPS = 4.0
-LEAST_PATIENCE_S = 0.3
+LEAST_STEP_OVER_S = 0.3
+STEP_OVER_S = 1.0
 PREDICTS_BELOW = 0.3
 #: A search is over when so many of the best, or ``k`` if that is more, have been asked.
 WIDTH = 16
@@ -56,7 +58,10 @@ class Search:
         max_contacts: int = MAX_CONTACTS,
         here: Coordinate | None = None,
     ) -> None:
-        """``here``: from where it is asked. Raises ValueError for a ``k`` that no search can answer."""
+        """``here``: from where it is asked. A host that is silent for ``patience_s`` is taken for dead.
+
+        Raises ValueError for a ``k`` that no search can answer.
+        """
         if not 1 <= k <= MAX_K:
             raise ValueError(f"a search for {k} hosts: 1 to {MAX_K} are possible")
         self.contacts = 0
@@ -68,7 +73,9 @@ class Search:
         self._max_contacts = max_contacts
         self._found: dict[NodeId, _Found] = {}
         self._dead: set[NodeId] = set()
+        #: When those are stepped over that are waited for, and when those are given up that were stepped over.
         self._waiting: dict[NodeId, float] = {}
+        self._late: dict[NodeId, float] = {}
 
     def know(self, record: NodeRecord, *, asked: bool = False) -> None:
         """Take in a host that somebody, or this node itself (``asked``), knows of."""
@@ -86,21 +93,26 @@ class Search:
 
     def _drop_worst(self) -> None:
         worst = max(self._found, key=lambda known: (self._found[known].cost, known))
-        if worst not in self._waiting:
+        if worst not in self._waiting and worst not in self._late:
             del self._found[worst]
 
     def answered(self, node_id: NodeId) -> bool:
         """An answer came; False if none was waited for."""
-        return self._waiting.pop(node_id, None) is not None
+        waited = self._waiting.pop(node_id, None) is not None
+        return self._late.pop(node_id, None) is not None or waited
 
     def failed(self, node_id: NodeId) -> None:
         """It cannot be reached."""
-        if self._waiting.pop(node_id, None) is not None:
+        if self.answered(node_id):
             self._found.pop(node_id, None)
             self._dead.add(node_id)
 
     def expire(self, now: float) -> None:
+        """Step over those whose answers are late, and give up those that were stepped over long ago."""
         for node_id in [node_id for node_id, deadline in self._waiting.items() if deadline <= now]:
+            del self._waiting[node_id]
+            self._late[node_id] = now + self._patience_s
+        for node_id in [node_id for node_id, deadline in self._late.items() if deadline <= now]:
             self.failed(node_id)
 
     def to_ask(self, now: float) -> list[tuple[NodeRecord, Objective]]:
@@ -113,15 +125,15 @@ class Search:
                 break
             best.asked = True
             self.contacts += 1
-            self._waiting[best.record.node_id] = now + self._patience_for(best.record)
+            self._waiting[best.record.node_id] = now + self._step_over_s(best.record)
             chosen.append((best.record, self._objective))
         return chosen
 
-    def _patience_for(self, record: NodeRecord) -> float:
+    def _step_over_s(self, record: NodeRecord) -> float:
         if self._here is None or record.coordinate.error > PREDICTS_BELOW:
-            return self._patience_s
+            return STEP_OVER_S
         rtt_s = self._here.rtt_ms(record.coordinate) / 1000.0
-        return min(self._patience_s, LEAST_PATIENCE_S + ROUND_TRIPS * rtt_s)
+        return min(STEP_OVER_S, LEAST_STEP_OVER_S + ROUND_TRIPS * rtt_s)
 
     def _parallel(self) -> int:
         """One by one while the best is one that has not answered yet."""
@@ -140,15 +152,20 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody is waited for and nobody is left to be asked."""
+        """Whether nobody is waited for, nobody is left to be asked, and nobody late belongs to the result."""
         if self._waiting:
             return False
-        return self.contacts >= self._max_contacts or (self._next(True) is None and self._next(False) is None)
+        if self.contacts < self._max_contacts and (self._next(True) or self._next(False)):
+            return False
+        return not self._late or self._late.keys().isdisjoint(self._best())
 
     def next_timer(self) -> float:
-        return min(self._waiting.values(), default=math.inf)
+        return min(min(self._waiting.values(), default=math.inf), min(self._late.values(), default=math.inf))
 
     def result(self) -> tuple[NodeRecord, ...]:
         """At most ``k`` hosts by ascending cost; ties go by node id, the same everywhere."""
+        return tuple(self._found[node_id].record for node_id in self._best())
+
+    def _best(self) -> list[NodeId]:
         fit = ((found.cost, node_id) for node_id, found in self._found.items() if math.isfinite(found.cost))
-        return tuple(self._found[node_id].record for _, node_id in heapq.nsmallest(self._k, fit))
+        return [node_id for _, node_id in heapq.nsmallest(self._k, fit)]

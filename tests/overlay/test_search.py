@@ -65,17 +65,39 @@ def test_once_it_comes_no_nearer_several_are_asked_at_a_time() -> None:
     assert asked(search) == [id_of(index) for index in range(2, 2 + PARALLEL)]
 
 
-def test_one_that_does_not_answer_in_time_is_stepped_over_for_good() -> None:
+def test_one_that_does_not_answer_in_time_is_stepped_over_and_then_given_up() -> None:
     search = search_among(host(1, 10.0), host(2, 20.0))
     assert asked(search, now=5.0) == [id_of(1)]
     assert search.next_timer() == 6.0
     search.expire(5.9)
     assert asked(search, now=5.9) == []
     search.expire(6.0)
-    search.know(host(1, 10.0))  # others still name it
     assert asked(search, now=6.0) == [id_of(2)]
-    assert not search.answered(id_of(1)), "too late"
     assert search.answered(id_of(2))
+    assert not search.is_over, "it would be the result"
+    search.expire(search.next_timer())
+    search.know(host(1, 10.0))  # others still name it
+    assert not search.answered(id_of(1)), "too late"
+    assert search.is_over
+    assert [record.node_id for record in search.result()] == [id_of(2)]
+
+
+def test_a_late_answer_counts() -> None:
+    search = search_among(host(1, 10.0), host(2, 20.0))
+    assert asked(search, now=5.0) == [id_of(1)]
+    search.expire(6.0)
+    assert asked(search, now=6.0) == [id_of(2)]
+    assert search.answered(id_of(2))
+    assert search.answered(id_of(1))
+    assert search.is_over
+    assert [record.node_id for record in search.result()] == [id_of(1)]
+
+
+def test_a_late_one_that_is_not_of_the_best_is_not_waited_for() -> None:
+    search = search_among(host(1, 10.0))
+    assert asked(search, now=5.0) == [id_of(1)]
+    search.expire(6.0)
+    search.know(host(2, 5.0), asked=True)
     assert search.is_over
     assert [record.node_id for record in search.result()] == [id_of(2)]
 
