@@ -364,10 +364,12 @@ class Neighbourhood(Speech):
     # --- strangers
 
     def _meet(self, node_id: NodeId, boot_id: int) -> None:
-        """Remember somebody with whom a session is open; the one not heard of for longest makes room."""
+        """Remember somebody with whom a session is open; the one not heard of for longest makes room, unless its answer
+        is still waited for."""
         self._strangers[node_id] = Stranger(boot_id, self._now)
         while len(self._strangers) > self._config.max_strangers:
-            oldest = next(iter(self._strangers))
+            strangers = iter(self._strangers)
+            oldest = next((stranger for stranger in strangers if not self._is_awaited(stranger)), node_id)
             self._send(oldest, Unlink(True), CLOSE)
             self._part_with_stranger(oldest, close=False)
 
@@ -378,6 +380,10 @@ class Neighbourhood(Speech):
             self._close(node_id)
 
     # --- left to the layers above
+
+    def _is_awaited(self, node_id: NodeId) -> bool:
+        """Whether that node was asked something that it is to answer yet."""
+        raise NotImplementedError
 
     def _is_back(self, node_id: NodeId, now: float) -> bool:
         """That node speaks to us, neighbour or not. Returns whether it was lost."""

@@ -297,6 +297,17 @@ class Overlay(Talk):
         records, ages = fitting(best, MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed))
         self._send(sender, SearchReply(request.search_id, self._packed, records, ages))
 
+    def _is_awaited(self, node_id: NodeId) -> bool:
+        return any(search.waits_for(node_id) for search in self._searches.values())
+
+    def _take_unlink(self, sender: NodeId, surplus: bool, now: float) -> None:
+        """The session ends with it, perhaps before a request of ours has come to the other side."""
+        super()._take_unlink(sender, surplus, now)
+        if not self._sessions.is_open(sender):
+            for search_id, search in list(self._searches.items()):
+                search.was_not_heard(sender)
+                self._go_on_searching(search_id, now)
+
     def _cannot_reach(self, node_id: NodeId, now: float) -> None:
         super()._cannot_reach(node_id, now)
         for search_id, search in list(self._searches.items()):

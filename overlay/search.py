@@ -96,10 +96,18 @@ class Search:
         if worst not in self._waiting and worst not in self._late:
             del self._found[worst]
 
+    def waits_for(self, node_id: NodeId) -> bool:
+        return node_id in self._waiting or node_id in self._late
+
     def answered(self, node_id: NodeId) -> bool:
         """An answer came; False if none was waited for."""
         waited = self._waiting.pop(node_id, None) is not None
         return self._late.pop(node_id, None) is not None or waited
+
+    def was_not_heard(self, node_id: NodeId) -> None:
+        """It lives, but has not got what we asked."""
+        if self.answered(node_id) and node_id in self._found:
+            self._found[node_id].asked = False
 
     def failed(self, node_id: NodeId) -> None:
         """It cannot be reached."""

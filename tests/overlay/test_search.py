@@ -102,6 +102,16 @@ def test_a_late_one_that_is_not_of_the_best_is_not_waited_for() -> None:
     assert [record.node_id for record in search.result()] == [id_of(2)]
 
 
+def test_one_that_has_not_heard_is_asked_again() -> None:
+    search = search_among(host(1, 10.0))
+    assert asked(search) == [id_of(1)]
+    search.was_not_heard(id_of(1))
+    assert not search.is_over
+    assert asked(search) == [id_of(1)]
+    assert search.answered(id_of(1))
+    assert search.is_over
+
+
 def test_it_ends_when_all_that_are_known_were_asked_or_enough_were() -> None:
     crowd = [host(index, float(index)) for index in range(1, 60)]
     assert finish(search_among(*crowd[:5])) == 5
