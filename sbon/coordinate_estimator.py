@@ -57,6 +57,9 @@ START_FACTOR = 2.0
 START_HEIGHT_MS = 1.0
 #: The pull to what was expected, as a share of a sample's weight: it matters where little is known.
 PRIOR_PULL = 0.03
+#: The pull to the origin, as a share of the place, that does not vanish as a node becomes sure. All places together can
+#: drift, and distances grow while factors make up for them: no sample tells. In half a day that doubled the error.
+GRAVITY = 1e-4
 
 #: Relative noise of a sample between two nodes that know their places, and the share of their errors that adds to it.
 SAMPLE_NOISE = 0.05
@@ -86,7 +89,7 @@ MAX_STEP_MS = 100.0
 #: Nobody is further from the origin, in one dimension.
 MAX_PLACE_MS = 1000.0
 #: So many probes after its start a node is settled, and probes alone tell enough.
-SETTLED_PROBES = 100
+SETTLED_PROBES = 200
 #: Until then it takes so many of its latest samples again with each probe, out of so many.
 REPLAYED = 3
 RECENT_SAMPLES = 16
@@ -193,7 +196,7 @@ class CoordinateEstimator:
         pull = [x / p if p else 0.0 for x, p in zip(place, self._prior, strict=True)]
         self._place = self._bounded(
             [
-                x + step * gain - PRIOR_PULL * sum(map(mul, row, pull))
+                x + step * gain - PRIOR_PULL * sum(map(mul, row, pull)) - GRAVITY * x
                 for x, gain, row in zip(place, gains, self._covariance, strict=True)
             ]
         )

@@ -18,6 +18,8 @@ from sbon.coordinate import Coordinate
 
 #: Weight of the newest place in the moving average.
 SMOOTHING = 0.05
+#: Share of the ratio that makes news of a new node: it comes nearer to the truth by small steps, too.
+SETTLING_SHARE = 0.4
 
 
 class UpdateFilter:
@@ -29,9 +31,11 @@ class UpdateFilter:
         self._least_ms = least_ms
         self._smoothed: Coordinate | None = None
         self._weight = 1.0
+        self._is_settling = True
 
     def take(self, raw: Coordinate, *, is_settling: bool) -> Coordinate:
         """The raw place is ``raw`` now; what is best said of it. The place of a new node is not smoothed yet."""
+        self._is_settling = is_settling
         if is_settling or self._smoothed is None:
             self._weight = 1.0
             self._smoothed = raw
@@ -45,8 +49,9 @@ class UpdateFilter:
         """Whether to advertise ``place``: ``predictions`` are other nodes' places and the round trips to them that
         follow from what is advertised now. Nobody to tell: no news.
         """
+        ratio = self._ratio * SETTLING_SHARE if self._is_settling else self._ratio
         changes = [
-            abs(place.rtt_ms(other) - predicted_ms) / max(self._ratio * predicted_ms, self._least_ms)
+            abs(place.rtt_ms(other) - predicted_ms) / max(ratio * predicted_ms, self._least_ms)
             for other, predicted_ms in predictions
         ]
         return bool(changes) and sum(changes) >= len(changes)

@@ -193,3 +193,21 @@ def test_impossible_dimensions_are_refused() -> None:
 def test_the_largest_coordinate_fits_in_128_bytes() -> None:
     coordinate = Coordinate((1234.5678,) * MAX_DIMENSIONS, 12.345, 0.123)
     assert len(msgspec.msgpack.encode(coordinate)) <= 128
+
+
+def test_all_places_together_come_back_to_the_origin() -> None:
+    """No sample tells where the whole is; left alone it drifts, grows, and errs more from hour to hour."""
+    rng = random.Random(1)
+    matrix = truth.line(8, 20.0)
+    states = [CoordinateEstimator(hint=Coordinate((400.0, 20.0 * i, 0.0, 0.0), 0.01, 0.1)) for i in range(len(matrix))]
+
+    def far_ms() -> float:
+        return sum(state.coordinate.vector_ms[0] for state in states) / len(states)
+
+    assert far_ms() == pytest.approx(400.0)
+    for _ in range(10_000):
+        for i, state in enumerate(states):
+            j = rng.choice([j for j in range(len(matrix)) if j != i])
+            state.update(matrix[i][j], states[j].coordinate, rng)
+    assert abs(far_ms()) < 20.0, "without gravity it is 41"
+    assert statistics.median(relative_errors(states, matrix)) < 0.05
