@@ -1,8 +1,8 @@
 """One search for all purposes: best first over the links of the overlay, with the objective as an argument.
 
 The searching node asks the best hosts that it knows of for the best that *they* know of, neighbours and pointers, until
-all of the best it knows have been asked or enough hosts were. A host that does not answer in time is stepped over:
-others are asked meanwhile, and the search waits for it at the end only if it would be part of the result.
+all of the best it knows have been asked or enough hosts were. A host that does not answer in time is stepped over: it
+is asked once more, others are meanwhile, and the search waits for it at the end only if it belongs to the result.
 
 Hosts are chosen, and named in answers, in turns by the objective and by its *guide* (:mod:`sbon.objectives`): those who
 know the best need not be the best themselves. While the search still comes nearer, one host is asked at a time, since
@@ -76,6 +76,8 @@ class Search:
         #: When those are stepped over that are waited for, and when those are given up that were stepped over.
         self._waiting: dict[NodeId, float] = {}
         self._late: dict[NodeId, float] = {}
+        #: Those stepped over just now: question or answer may have been lost, and they are asked once more.
+        self._repeat: list[NodeId] = []
 
     def know(self, record: NodeRecord, *, asked: bool = False) -> None:
         """Take in a host that somebody, or this node itself (``asked``), knows of."""
@@ -120,12 +122,14 @@ class Search:
         for node_id in [node_id for node_id, deadline in self._waiting.items() if deadline <= now]:
             del self._waiting[node_id]
             self._late[node_id] = now + self._patience_s
+            self._repeat.append(node_id)
         for node_id in [node_id for node_id, deadline in self._late.items() if deadline <= now]:
             self.failed(node_id)
 
     def to_ask(self, now: float) -> list[tuple[NodeRecord, Objective]]:
-        """The hosts to ask now, and for what. They count as contacts from here on."""
-        chosen: list[tuple[NodeRecord, Objective]] = []
+        """The hosts to ask now, and for what. They count as contacts from here on, once each."""
+        chosen = [(self._found[node_id].record, self._objective) for node_id in self._repeat if node_id in self._late]
+        self._repeat.clear()
         while len(self._waiting) < self._parallel() and self.contacts < self._max_contacts:
             guided = self.contacts % (1 + BY_COST) == 0
             best = self._next(guided) or self._next(not guided)
