@@ -126,9 +126,6 @@ class Sessions:
         session = self._peers.get(node_id)
         return "" if session is None else session.name
 
-    def is_connecting(self, address: Address) -> bool:
-        return address in self._attempts
-
     def validate(self) -> None:
         """Assert what must always hold; for tests and simulations."""
         assert len(self._peers) <= self._capacity
