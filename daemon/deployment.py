@@ -106,7 +106,9 @@ class Deployment:
             raise _mention_silent(error, known) from None
         _refuse_ambiguous(plan, known)
         hosts, choices = await self._place(plan)
-        record = query_record.new_record(plan, hosts, choices, keeper=self._peers.node_id, submitted_at_s=time.time())
+        record = query_record.new_record(
+            plan, hosts, choices, keepers=(self._peers.node_id,), submitted_at_s=time.time()
+        )
         self._keeper.add(record)
         placement = {fragment_id: self._peers.name(node_id) for fragment_id, node_id in hosts.items()}
         self._events.publish("query-placed", query=query_id, placement=placement)

@@ -206,7 +206,7 @@ class Hosting:
             if fragment.confirmed:
                 return True
             claim = Claim(assignment.query_id, assignment.fragment_id, assignment.generation)
-            granted = (await self._peers.ask(assignment.keeper, claim, Claimed)).assignment
+            granted = (await self._peers.ask(assignment.keepers[0], claim, Claimed)).assignment
             if granted is not None:
                 fragment.learn_producers(granted)
                 self._store.write(fragment, Phase.RUNNING, granted)
@@ -364,7 +364,7 @@ class Hosting:
         """Ask where a producer is now, at most once in a while: the engine goes on complaining until it is found."""
         try:
             assignment = fragment.record.assignment
-            location = await self._peers.ask(assignment.keeper, Locate(assignment.query_id, producer), Location)
+            location = await self._peers.ask(assignment.keepers[0], Locate(assignment.query_id, producer), Location)
             await self._repoint(fragment, location)
         except SbonError as error:
             log.info("%s cannot find %s: %s", fragment.fragment_id, producer, error)
@@ -429,7 +429,7 @@ class Hosting:
             {node_id: rtt_ms for node_id, rtt_ms in measured if rtt_ms is not None},
         )
         try:
-            keeper = fragments[0].record.assignment.keeper
+            keeper = fragments[0].record.assignment.keepers[0]
             reported = await self._peers.ask(keeper, report, Reported, REPORT_TIMEOUT_S)
         except SbonError as error:
             log.debug("no report of %s: %s", query_id, error)
@@ -496,5 +496,5 @@ class Hosting:
 
 
 def _check_keeper(assignment: Assignment, sender: str) -> None:
-    if sender != assignment.keeper:
+    if sender != assignment.keepers[0]:
         raise SbonError(f"only the keeper of query {assignment.query_id} may do that")

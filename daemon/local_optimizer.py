@@ -88,7 +88,7 @@ class LocalOptimizer:
         for fragment in self._hosting.fragments:
             assignment = fragment.record.assignment
             if fragment.up and fragment.confirmed and not assignment.spec.pinned:
-                by_query[assignment.keeper, assignment.query_id].append(fragment)
+                by_query[assignment.keepers[0], assignment.query_id].append(fragment)
         here = {fragment.fragment_id for fragments in by_query.values() for fragment in fragments}
         for known in (self._observed, self._said):
             for group in [group for group in known if not here.issuperset(group)]:

@@ -129,7 +129,7 @@ class _Move:
     async def _announce(self) -> Assignment:
         assignment = self._fragment.record.assignment
         message = AnnounceMove(assignment.query_id, assignment.fragment_id, assignment.generation, self._target)
-        return (await self._peers.ask(assignment.keeper, message, MoveGranted)).assignment
+        return (await self._peers.ask(assignment.keepers[0], message, MoveGranted)).assignment
 
     async def _stays(self) -> bool:
         """Whether the fragment is still ours after a failure. If the keeper does not answer, hosting goes on asking."""
@@ -141,7 +141,7 @@ class _Move:
     async def _finish(self, report: MoveReport) -> None:
         self._events.publish("migrated", **_as_fields(report))
         try:
-            await self._peers.ask(self._fragment.record.assignment.keeper, MoveDone(report), Done)
+            await self._peers.ask(self._fragment.record.assignment.keepers[0], MoveDone(report), Done)
         except SbonError as error:
             log.info("the keeper does not hear of the end of the move: %s", error)
         await self._hosting.hand_over(self._fragment)

@@ -1,8 +1,10 @@
 """What daemons say to each other about queries (requests of :mod:`daemon.requests`), and what they write down.
 
-Roles: the *keeper* of a query is the daemon that owns its sink; it keeps the query's record and grants generations. A
-*host* runs fragments. Whoever is asked to *submit*, *migrate* or *cancel* finds the keeper and passes it on. Everything
-about one fragment carries its generation, and both sides refuse lower ones (DESIGN: Ownership).
+Roles: the *keepers* of a query, three where there are as many nodes, keep its record and grant generations by majority;
+the first of them owns its sink and watches over it, the others stand in. A *host* runs fragments, and a *replica* holds
+a copy of a fragment's state that it can be restarted from. Whoever is asked to *submit*, *migrate* or *cancel* finds a
+keeper and passes it on. Everything about one fragment carries its generation, and both sides refuse lower ones
+(DESIGN: Ownership).
 """
 
 from __future__ import annotations
@@ -32,16 +34,18 @@ class Location(msgspec.Struct, frozen=True):
 class Assignment(msgspec.Struct, frozen=True):
     """All that a host needs to run a fragment under ``generation``.
 
-    ``keeper`` is a node id; ``port_schemas`` are in the order of ``spec.ports``; ``consumers`` are the cursors on the
-    fragment's link log; ``producers`` is where its ports were last known to be fed from.
+    ``keepers`` and ``replicas`` are node ids; ``port_schemas`` are in the order of ``spec.ports``; ``consumers`` are
+    the cursors on the fragment's link log; ``producers`` is where its ports were last known to be fed from.
     """
 
     spec: FragmentSpec
     generation: int
-    keeper: str
+    keepers: tuple[str, ...]
     port_schemas: tuple[str, ...] = ()
     consumers: tuple[str, ...] = ()
     producers: tuple[Location, ...] = ()
+    replicas: tuple[str, ...] = ()
+    replica_changes: int = 0
 
     @property
     def fragment_id(self) -> str:
@@ -50,6 +54,16 @@ class Assignment(msgspec.Struct, frozen=True):
     @property
     def query_id(self) -> str:
         return self.spec.query_id
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether the owner needs a lease, because the fragment may be taken over (DESIGN: Ownership)."""
+        return may_be_taken_over(self.spec, self.keepers)
+
+
+def may_be_taken_over(spec: FragmentSpec, keepers: tuple[str, ...]) -> bool:
+    """What is pinned waits for its host; and with fewer than three keepers there is no majority without one of them."""
+    return not spec.pinned and len(keepers) >= 3
 
 
 # --- what a node has

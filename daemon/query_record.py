@@ -7,6 +7,9 @@ How a fragment changes its owner: ``announce`` grants the target the next genera
 stops and ships the folder; the target makes it durable and then ``claim``s its generation. That claim, written down
 here, is the commit point. Until then a claim of the owner, restarted or in doubt, revokes the grant; whichever claim
 comes first wins and the other one is refused for good. Granted generations are never granted again.
+
+How it changes its owner without the old one's consent: when the lease of a generation is over, ``take_over`` grants the
+next one to a replica, which has all that the old owner ever let out (:mod:`sbon.ownership.replication`).
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from daemon.query_messages import Assignment, Location, MoveReport, QueryStatus
+from daemon.query_messages import Assignment, Location, MoveReport, QueryStatus, may_be_taken_over
 from sbon.engine_messages import FlightAddress, cursor_name
 from sbon.errors import SbonError, StaleGenerationError
 from sbon.fragment import FragmentSpec
@@ -29,7 +32,11 @@ MAX_MOVES = 100
 
 
 class FragmentRecord(msgspec.Struct, frozen=True):
-    """``owner`` (a node id) runs it under ``generation``; ``granted`` is the highest generation ever granted."""
+    """``owner`` (a node id) runs it under ``generation``; ``granted`` is the highest generation ever granted.
+
+    ``replicas``: hosts, by node id, that it may be restarted from. ``taken_over``: the last generation that was granted
+    without the consent of the one before, 0 for none. ``replica_changes`` counts how often ``replicas`` was set.
+    """
 
     spec: FragmentSpec
     owner: str
@@ -38,6 +45,9 @@ class FragmentRecord(msgspec.Struct, frozen=True):
     flight_address: FlightAddress | None = None
     output_schema: str | None = None
     finished: bool = False
+    replicas: tuple[str, ...] = ()
+    replica_changes: int = 0
+    taken_over: int = 0
 
 
 class PendingMove(msgspec.Struct, frozen=True):
@@ -50,11 +60,14 @@ class PendingMove(msgspec.Struct, frozen=True):
 
 
 class QueryRecord(msgspec.Struct, frozen=True):
-    """Everything that the keeper must not forget. ``fragments`` come producers first, the sink last."""
+    """Everything that the keepers must not forget. ``fragments`` come producers first, the sink last.
+
+    ``keepers`` are node ids; the first owns the sink.
+    """
 
     query_id: str
     sql: str
-    keeper: str
+    keepers: tuple[str, ...]
     submitted_at_s: float
     status: QueryStatus
     fragments: dict[str, FragmentRecord]
@@ -72,6 +85,11 @@ class QueryRecord(msgspec.Struct, frozen=True):
         if fragment is None:
             raise SbonError(f"query {self.query_id} has no fragment {fragment_id}: see `sbon operators`")
         return fragment
+
+    @property
+    def keeper(self) -> str:
+        """The first keeper, who watches over the query while he is there."""
+        return self.keepers[0]
 
     @property
     def placement(self) -> dict[str, str]:
@@ -107,10 +125,12 @@ class QueryRecord(msgspec.Struct, frozen=True):
         return Assignment(
             spec=fragment.spec,
             generation=fragment.generation if generation is None else generation,
-            keeper=self.keeper,
+            keepers=self.keepers,
             port_schemas=tuple(schemas),
             consumers=tuple(cursor_name(consumer, port) for consumer, port in self.consumers(fragment_id)),
             producers=tuple(self.location(producer) for producer in producers),
+            replicas=fragment.replicas,
+            replica_changes=fragment.replica_changes,
         )
 
 
@@ -119,14 +139,14 @@ def new_record(
     hosts: Mapping[str, str],
     choices: tuple[OperatorChoice, ...],
     *,
-    keeper: str,
+    keepers: tuple[str, ...],
     submitted_at_s: float,
 ) -> QueryRecord:
     """The record of a query that is about to be deployed on ``hosts`` (fragment id -> node id)."""
     return QueryRecord(
         query_id=plan.query_id,
         sql=plan.sql,
-        keeper=keeper,
+        keepers=keepers,
         submitted_at_s=submitted_at_s,
         status=QueryStatus.DEPLOYING,
         fragments={spec.fragment_id: FragmentRecord(spec, hosts[spec.fragment_id]) for spec in plan.fragments},
@@ -189,9 +209,70 @@ def claim(record: QueryRecord, sender: str, fragment_id: str, generation: int) -
         )
     ):
         return record, False
-    taken = msgspec.structs.replace(fragment, owner=sender, generation=generation, flight_address=None)
+    taken = msgspec.structs.replace(
+        fragment,
+        owner=sender,
+        generation=generation,
+        flight_address=None,
+        replicas=tuple(host for host in fragment.replicas if host != sender),
+        replica_changes=fragment.replica_changes + 1,
+    )
     record = _with_fragment(record, taken)
     return msgspec.structs.replace(record, move=msgspec.structs.replace(move, committed=True)), True
+
+
+def take_over(record: QueryRecord, fragment_id: str, generation: int) -> QueryRecord:
+    """Give a fragment, whose owner under ``generation`` has lost its lease, to its first replica.
+
+    Raises SbonError if there is nobody to give it to, StaleGenerationError if it has another owner by now.
+    """
+    fragment = record.fragment(fragment_id)
+    if fragment.generation != generation:
+        raise StaleGenerationError(f"{fragment_id} has generation {fragment.generation} by now")
+    if record.status is not QueryStatus.RUNNING or not may_be_taken_over(fragment.spec, record.keepers):
+        raise SbonError(f"{fragment_id} stays with its host: it cannot be taken over")
+    if not fragment.replicas:
+        raise SbonError(f"{fragment_id} has no replica: it waits until its host is back")
+    new_owner, *others = fragment.replicas
+    granted = fragment.granted + 1
+    taken = msgspec.structs.replace(
+        fragment,
+        owner=new_owner,
+        generation=granted,
+        granted=granted,
+        flight_address=None,
+        replicas=tuple(others),
+        replica_changes=fragment.replica_changes + 1,
+        taken_over=granted,
+    )
+    move = record.move
+    if move is not None and move.fragment_id == fragment_id:
+        move = None  # revoked, or committed to a host that is lost now
+    return msgspec.structs.replace(_with_fragment(record, taken), move=move)
+
+
+def replicated(
+    record: QueryRecord, sender: str, fragment_id: str, generation: int, changes: int, replicas: tuple[str, ...]
+) -> QueryRecord:
+    """The owner names its replicas anew, having known ``changes`` of them: a late word must not undo a newer one.
+
+    Raises StaleGenerationError if it is the owner no longer, or if they were changed meanwhile.
+    """
+    fragment = record.fragment(fragment_id)
+    _check_owner(record, fragment, sender, generation)
+    if fragment.replica_changes != changes:
+        raise StaleGenerationError(f"the replicas of {fragment_id} were changed meanwhile")
+    if fragment.replicas == replicas:
+        return record
+    known = msgspec.structs.replace(fragment, replicas=replicas, replica_changes=changes + 1)
+    return _with_fragment(record, known)
+
+
+def takeovers(record: QueryRecord) -> dict[str, int]:
+    """Fragment id -> the last generation that was granted without the consent of the one before."""
+    return {
+        fragment_id: fragment.taken_over for fragment_id, fragment in record.fragments.items() if fragment.taken_over
+    }
 
 
 def started(

@@ -20,6 +20,7 @@ from daemon.simulation.figures import FailedSeed, FaultsReport, Mean, OverlayRep
 from daemon.simulation.latency import Matrix, load
 from daemon.simulation.liars import BY_NAME
 from daemon.simulation.many_seeds import Plan, outcomes
+from daemon.simulation.ownership import command as ownership
 from daemon.simulation.placement import command as placement
 from daemon.simulation.progress import Progress, progress
 from daemon.simulation.scenario import Run, Scenario
@@ -37,6 +38,7 @@ examples:
   sbon simulate overlay --rtt rtt.npz --minutes 30 --seed 7 --json  the sites of a matrix of your own
   sbon simulate overlay --nodes 1000 --minutes 10 --crashes 100     how long a death goes unseen
   sbon simulate faults --seeds 1..100 --nodes 30..60                everything that can go wrong
+  sbon simulate ownership --seeds 1..100                            moves, crashes and splits: nothing lost
   sbon simulate placement --transit-stub --candidates transit       the founding paper's table
 """
 
@@ -92,6 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--jobs", type=_jobs, metavar="J", default=os.cpu_count() or 1, help="processes (default: one for each core)"
     )
     faults.set_defaults(action=simulate_faults)
+    ownership.add_to(subparsers, _range)
     numbers = placement.Numbers(_whole, _natural, _positive)
     placement.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_placement)
     return parser

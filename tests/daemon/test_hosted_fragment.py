@@ -15,7 +15,7 @@ SPEC = FragmentSpec("q1-union1", "q1", FragmentKind.UNION, "SELECT * FROM in0", 
 
 
 def assigned(generation: int = 1, producers: tuple[Location, ...] = ()) -> Assignment:
-    return Assignment(SPEC, generation, keeper="k", producers=producers)
+    return Assignment(SPEC, generation, keepers=("k",), producers=producers)
 
 
 def test_what_is_accepted_is_there_after_a_restart(tmp_path: Path) -> None:

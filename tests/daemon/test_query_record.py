@@ -34,7 +34,7 @@ SQL = "INSERT INTO out SELECT ts, k FROM left UNION ALL SELECT ts, k FROM right"
 def deploying() -> QueryRecord:
     plan = plan_query(SQL, "q1", CATALOG)
     union = next(spec.fragment_id for spec in plan.fragments if not spec.pinned)
-    return query_record.new_record(plan, {**plan.owners, union: "a"}, (), keeper="c", submitted_at_s=0.0)
+    return query_record.new_record(plan, {**plan.owners, union: "a"}, (), keepers=("c",), submitted_at_s=0.0)
 
 
 def running() -> QueryRecord:
@@ -102,7 +102,7 @@ def test_a_query_is_finished_with_its_sink_and_then_belongs_to_nobody() -> None:
 
 def test_an_assignment_has_everything_a_host_needs() -> None:
     assignment = running().assignment(UNION)
-    assert assignment.keeper == "c"
+    assert assignment.keepers == ("c",)
     assert [location.node_id for location in assignment.producers] == ["a", "b"]
     assert len(assignment.consumers) == 1
     assert assignment.consumers[0].startswith(f"{SINK}:")
