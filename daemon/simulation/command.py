@@ -22,6 +22,7 @@ from daemon.simulation.liars import BY_NAME
 from daemon.simulation.many_seeds import Plan, outcomes
 from daemon.simulation.ownership import command as ownership
 from daemon.simulation.placement import command as placement
+from daemon.simulation.planning import command as planning
 from daemon.simulation.progress import Progress, progress
 from daemon.simulation.scenario import Run, Scenario
 from overlay.config import OverlayConfig
@@ -40,6 +41,7 @@ examples:
   sbon simulate faults --seeds 1..100 --nodes 30..60                everything that can go wrong
   sbon simulate ownership --seeds 1..100                            moves, crashes and splits: nothing lost
   sbon simulate placement --transit-stub --candidates transit       the founding paper's table
+  sbon simulate planning --workload airline                         join order, reuse and hosts decided together
 """
 
 
@@ -97,6 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
     ownership.add_to(subparsers, _range)
     numbers = placement.Numbers(_whole, _natural, _positive)
     placement.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_placement)
+    planning.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_planning)
     return parser
 
 
@@ -260,13 +263,19 @@ def _say_seed(line: str, arguments: argparse.Namespace) -> None:
     print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
 
-# --- placement
+# --- placement and planning
 
 
 def simulate_placement(arguments: argparse.Namespace) -> int:
     config = _config(arguments.set)
     _say_seed(f"seed {arguments.seed}", arguments)
     return placement.simulate(arguments, config)
+
+
+def simulate_planning(arguments: argparse.Namespace) -> int:
+    config = _config(arguments.set)
+    _say_seed(f"seed {arguments.seed}", arguments)
+    return planning.simulate(arguments, config)
 
 
 # --- many seeds

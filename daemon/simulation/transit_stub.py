@@ -38,6 +38,8 @@ STUB_NODES = 10
 WORLD_MS = 100.0
 TRANSIT_MS = 40.0
 STUB_MS = 29.0
+#: The same of a stub that is one site.
+INTRANET_MS = 4.0
 #: Shares of the possible links that there are beside those that connect a domain.
 EXTRA_TRANSIT_DOMAIN_LINKS = 0.5
 EXTRA_TRANSIT_LINKS = 0.4
@@ -84,36 +86,61 @@ class TransitStub:
         return route
 
 
-def generate(seed: int) -> TransitStub:
-    """The network of that seed."""
-    return _Generator(random.Random(f"{seed}/transit-stub")).go()
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many domains of how many nodes; ``stub_ms`` is the side of the square that a stub is thrown into."""
+
+    transit_domains: int = TRANSIT_DOMAINS
+    transit_nodes: int = TRANSIT_NODES
+    stubs_per_node: int = STUBS_PER_NODE
+    stub_nodes: int = STUB_NODES
+    stub_ms: float = STUB_MS
+
+    @staticmethod
+    def of(nodes: int) -> Shape:
+        """About so many nodes, as Seshadri et al. (TPDS'09, section 4.1) have 128: transit domains of four nodes, four
+        stubs of eight at each, in which links are far shorter than between them. Fewer than 128: fewer stubs."""
+        domains = max(1, round(nodes / (4 * 4 * 8)))
+        stubs = max(1, round((nodes - 4 * domains) / (domains * 4 * 8)))
+        return Shape(domains, 4, stubs, 8, INTRANET_MS)
+
+    @property
+    def nodes(self) -> int:
+        return self.transit_domains * self.transit_nodes * (1 + self.stubs_per_node * self.stub_nodes)
+
+
+def generate(seed: int, shape: Shape | None = None) -> TransitStub:
+    """The network of that seed; by default the founding paper's 1,550 nodes."""
+    return _Generator(random.Random(f"{seed}/transit-stub"), shape or Shape()).go()
 
 
 class _Generator:
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, shape: Shape) -> None:
         self._rng = rng
+        self._shape = shape
         self._links: list[tuple[int, int, float, int]] = []
-        self._nodes = TRANSIT_DOMAINS * TRANSIT_NODES
+        self._nodes = shape.transit_domains * shape.transit_nodes
 
     def go(self) -> TransitStub:
-        rng, transit_nodes = self._rng, self._nodes
-        centres = [(rng.uniform(0.0, WORLD_MS), rng.uniform(0.0, WORLD_MS)) for _ in range(TRANSIT_DOMAINS)]
-        domains = [list(range(d * TRANSIT_NODES, (d + 1) * TRANSIT_NODES)) for d in range(TRANSIT_DOMAINS)]
+        rng, transit_nodes, size = self._rng, self._nodes, self._shape.transit_nodes
+        count = self._shape.transit_domains
+        centres = [(rng.uniform(0.0, WORLD_MS), rng.uniform(0.0, WORLD_MS)) for _ in range(count)]
+        domains = [list(range(d * size, (d + 1) * size)) for d in range(count)]
         for domain in domains:
-            self._connect(domain, _scattered(TRANSIT_NODES, TRANSIT_MS, rng), EXTRA_TRANSIT_LINKS)
+            self._connect(domain, _scattered(size, TRANSIT_MS, rng), EXTRA_TRANSIT_LINKS)
         for a, b in _connected_pairs(centres, EXTRA_TRANSIT_DOMAIN_LINKS, rng):
             length_ms = math.dist(centres[a], centres[b])
             self._link(rng.choice(domains[a]), rng.choice(domains[b]), max(8.0, length_ms), BETWEEN_WEIGHT)
         for router in range(transit_nodes):
-            for _ in range(STUBS_PER_NODE):
+            for _ in range(self._shape.stubs_per_node):
                 self._add_stub(router)
         return TransitStub(self._nodes, transit_nodes, tuple(self._links))
 
     def _add_stub(self, router: int) -> None:
-        rng = self._rng
-        stub = list(range(self._nodes, self._nodes + STUB_NODES))
-        self._nodes += STUB_NODES
-        self._connect(stub, _scattered(STUB_NODES, STUB_MS, rng), EXTRA_STUB_LINKS)
+        rng, size = self._rng, self._shape.stub_nodes
+        stub = list(range(self._nodes, self._nodes + size))
+        self._nodes += size
+        self._connect(stub, _scattered(size, self._shape.stub_ms, rng), EXTRA_STUB_LINKS)
         length_ms = math.dist((rng.uniform(0.0, STUB_MS), rng.uniform(0.0, STUB_MS)), (STUB_MS / 2, STUB_MS / 2))
         self._link(router, rng.choice(stub), max(1.0, 1.4 * length_ms), ACCESS_WEIGHT)
 

@@ -228,13 +228,13 @@ class Tables:
 
 
 def min_plus(costs: Floats, latency_s: Floats, rate: float) -> Floats:
-    """For each host j the least ``costs[i] + rate * latency_s[i, j]`` (``latency_s`` is symmetric)."""
+    """For each row j of ``latency_s`` the least ``costs[i] + rate * latency_s[j, i]``."""
     if rate <= 0.0:
-        return np.full(len(costs), costs.min())
+        return np.full(len(latency_s), costs.min())
     scaled = costs / rate
-    result = np.empty(len(costs))
+    result = np.empty(len(latency_s))
     block = np.empty((BLOCK_ROWS, len(costs)))
-    for first in range(0, len(costs), BLOCK_ROWS):
+    for first in range(0, len(latency_s), BLOCK_ROWS):
         rows = latency_s[first : first + BLOCK_ROWS]
         sums = np.add(rows, scaled, out=block[: len(rows)])
         np.min(sums, axis=1, out=result[first : first + BLOCK_ROWS])

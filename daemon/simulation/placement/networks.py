@@ -41,8 +41,9 @@ def from_files(files: Sequence[Path], nodes: int | None, seed: int) -> KnownNetw
     return KnownNetwork(name, slices, _rtt_ms(network))
 
 
-def from_transit_stub(seed: int) -> KnownNetwork:
-    graph = transit_stub.generate(seed)
+def from_transit_stub(seed: int, shape: transit_stub.Shape | None = None) -> KnownNetwork:
+    """By default the founding paper's 1,550 nodes."""
+    graph = transit_stub.generate(seed, shape)
     slices = graph.rtt_ms[None].copy()
     np.fill_diagonal(slices[0], np.nan)
     network = _inhabited(slices, graph.nodes, seed)

@@ -1,0 +1,1 @@
+"""``sbon simulate planning``: planners against the optimum (docs/planning.md)."""

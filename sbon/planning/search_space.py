@@ -1,0 +1,21 @@
+"""How many plans there are to choose from (Seshadri et al., TPDS'09: lemma 1, theorems 2 and 4)."""
+
+from __future__ import annotations
+
+from math import factorial
+
+
+def exhaustive(streams: int, hosts: int) -> int:
+    """Lemma 1: orders in which ``streams`` can be joined, two at a time, times placements of the joins on ``hosts``."""
+    orders: int = factorial(streams) * factorial(streams - 1) // 2 ** (streams - 1)
+    return orders * int(hosts ** (streams - 1))
+
+
+def beta(streams: int, hosts: int, max_cs: int, height: int) -> float:
+    """Equation 1: the share of the exhaustive search that Top-Down and Bottom-Up look at, at most."""
+    return float(height * (max_cs / hosts) ** (streams - 1))
+
+
+def hierarchical_bound(streams: int, max_cs: int, height: int) -> int:
+    """Theorems 2 and 4: beta times the exhaustive search, exactly."""
+    return height * exhaustive(streams, max_cs)
