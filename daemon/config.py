@@ -69,9 +69,9 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``[placement]``: where operators go, and when they move (SBON ICDE'06, section 3.3).
 
     ``candidates`` hosts of least predicted cost are measured for each operator. A host looks for a better one every
-    ``period_s``, but only if the operator's virtual point moved by ``displacement_threshold_ms``, and moves it only if
-    that saves ``minimum_migration_saving`` (a share, 0.1 is a tenth) of its cost and repays the state that is shipped.
-    A query that was moved then rests for ``rest_s``.
+    ``period_s``, but only if the operator's virtual point moved by ``displacement_threshold_ms`` or it was not looked
+    for one for long, and moves it only if that surely saves ``minimum_migration_saving`` (a share, 0.01 is a hundredth)
+    of its cost and repays the state that is shipped. A query that was moved then rests for ``rest_s``.
     ``strategy``: how the operators of queries whose sink is here are placed (docs/placement.md); all but "sbon" are to
     compare with, and under them nothing moves.
     """
@@ -79,7 +79,7 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strategy: Literal["sbon", "relaxation", "optimal", "producer", "consumer", "random", "multicast"] = "sbon"
     candidates: Count = 10
     displacement_threshold_ms: NotNegative = 5.0
-    minimum_migration_saving: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    minimum_migration_saving: Annotated[float, Meta(ge=0, lt=1)] = 0.01
     period_s: Positive = 5.0
     rest_s: NotNegative = 10.0
     #: One-way ms that a fully busy host counts as further away.

@@ -1,6 +1,6 @@
 """The local optimizer as a task: this host looks, again and again, whether its operators should be elsewhere.
 
-What is worth a search and what is worth a move is decided by :mod:`sbon.placement.local_optimizer`; here the facts are
+What is worth a search and what is worth a move is decided by :mod:`sbon.placement.evaluator`; here the facts are
 gathered for it, by query from the query's keeper (SBON ICDE'06 section 3.2), and moves are carried out, one after
 another.
 """
@@ -8,6 +8,7 @@ another.
 from __future__ import annotations
 
 import logging
+import random
 from collections import defaultdict
 
 import trio
@@ -16,27 +17,17 @@ from daemon.config import PlacementConfig
 from daemon.events import Events
 from daemon.hosted_fragment import HostedFragment
 from daemon.hosting import Hosting
+from daemon.local_policy import policy_of
 from daemon.migration import Conductor
 from daemon.peers import Peers
 from daemon.placing import Placing
 from daemon.query_messages import DescribeQuery, QueryStatus, QueryView
 from sbon.errors import SbonError
-from sbon.placement.local_optimizer import (
-    Action,
-    Decision,
-    LocalPolicy,
-    Observation,
-    decide,
-    groups,
-    local_problem,
-    observe,
-    reason_to_search,
-)
+from sbon.placement.evaluator import CONFIRM_EVERY_S, Evaluator, Situation
+from sbon.placement.local_optimizer import Action, Decision, groups
 
 log = logging.getLogger("sbon.local_optimizer")
 
-#: News about paths come in crowds: they are looked at together, and not more often than this.
-LEAST_PAUSE_S = 1.0
 
 _Group = tuple[str, ...]
 
@@ -59,14 +50,11 @@ class LocalOptimizer:
         self._conductor = conductor
         self._events = events
         self._settings = settings
-        self._policy = LocalPolicy(
-            displacement_threshold_ms=settings.displacement_threshold_ms,
-            minimum_saving_ratio=settings.minimum_migration_saving,
-            rest_s=settings.rest_s,
-        )
+        self._policy = policy_of(settings)
         self._news = trio.Event()
-        #: What was observed at the last search of each group that led to a decision.
-        self._observed: dict[_Group, Observation] = {}
+        self._evaluator = Evaluator(
+            peers.node_id, self._policy, settings.strategy, settings.candidates, random.Random()
+        )
         self._said: dict[_Group, str] = {}
 
     def path_changed(self) -> None:
@@ -76,12 +64,14 @@ class LocalOptimizer:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            with trio.move_on_after(self._settings.period_s):
-                await self._news.wait()
+            if not self._evaluator.is_confirming:
+                with trio.move_on_after(self._settings.period_s):
+                    await self._news.wait()
             self._news = trio.Event()
             if self._settings.strategy == "sbon":
                 await self._evaluate_all()
-            await trio.sleep(min(LEAST_PAUSE_S, self._settings.period_s))
+            # News about paths come in crowds: they are looked at together, and not more often than this.
+            await trio.sleep(min(CONFIRM_EVERY_S, self._settings.period_s))
 
     async def _evaluate_all(self) -> None:
         by_query: defaultdict[tuple[str, str], list[HostedFragment]] = defaultdict(list)
@@ -90,9 +80,9 @@ class LocalOptimizer:
             if fragment.up and fragment.confirmed and not assignment.spec.pinned:
                 by_query[assignment.keepers[0], assignment.query_id].append(fragment)
         here = {fragment.fragment_id for fragments in by_query.values() for fragment in fragments}
-        for known in (self._observed, self._said):
-            for group in [group for group in known if not here.issuperset(group)]:
-                del known[group]
+        self._evaluator.forget_all_but(here)
+        for group in [group for group in self._said if not here.issuperset(group)]:
+            del self._said[group]
         for (keeper, query_id), fragments in by_query.items():
             try:
                 view = await self._peers.ask(keeper, DescribeQuery(query_id), QueryView)
@@ -113,33 +103,24 @@ class LocalOptimizer:
                 return  # everything is different now
 
     async def _evaluate_group(self, view: QueryView, placement: dict[str, str], group: _Group) -> Decision | None:
-        host = self._peers.node_id
         settings = self._settings
-        problem = local_problem(view.links, placement, group)
         costs = self._peers.cost_view({}, settings.load_scale_ms, settings.load_scaling)
-        before = self._observed.get(group)
-        now = observe(problem, host, costs, before)
-        reason = reason_to_search(before, now, self._policy)
-        if reason is None:
-            return None
         own = self._peers.overlay.record
-        placed = await self._placing.place(problem, dict.fromkeys(problem.unpinned, own))
-        best, costs = placed.placement, placed.view
         states = {fragment.spec.fragment_id: fragment.status for fragment in view.fragments}
-        decision = decide(
-            problem,
-            host,
-            best,
-            costs,
+        situation = Situation(
+            view.links,
+            placement,
+            group,
             state_bytes={operator: status.state_bytes for operator, status in states.items() if status is not None},
             remaining_lifetime_s=view.age_s,
             since_last_move_s=view.since_last_move_s,
-            policy=self._policy,
+            own_load=own.load * len(group) / max(1, len(self._hosting.fragments)),
         )
-        if decision.action is Action.STAY and all(choice.candidates[0].measured for choice in best.choices):
-            self._observed[group] = now  # a decision on facts: it stands until they change
-        self._tell(group, reason, decision)
-        return decision
+        evaluation = await self._placing.answered(self._evaluator.evaluate(situation, own, costs, trio.current_time()))
+        if evaluation is None:
+            return None
+        self._tell(group, evaluation.because, evaluation.decision)
+        return evaluation.decision
 
     def _tell(self, group: _Group, reason: str, decision: Decision) -> None:
         """An event for each decision that says anything new."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from daemon.config import PlacementConfig
 from daemon.peers import Peers
 from daemon.query_messages import MeasuredPaths, TellMeasuredPaths
 from overlay.identity import NodeId
 from overlay.records import NodeRecord
-from sbon.objectives import Host
 from sbon.placement import strategies
 from sbon.placement.choice import Placement
-from sbon.placement.knowledge import Knowledge
+from sbon.placement.knowledge import Knowledge, learning
 from sbon.placement.problem import CostView, PlacementProblem
 from sbon.placement.questions import (
     FindHosts,
@@ -27,6 +26,8 @@ from sbon.placement.questions import (
     TellKnownPaths,
     TellRoutes,
 )
+
+T = TypeVar("T")
 
 #: An end that does not say by then what it has measured is done without.
 TELL_TIMEOUT_S = 3.0
@@ -49,23 +50,24 @@ class Placing:
         self._rng = random.Random()
         peers.handle(TellMeasuredPaths, self._tell)
 
-    async def place(self, problem: PlacementProblem, keep: Mapping[str, Host] | None = None) -> Placed:
-        """Hosts for all operators. ``keep``: hosts to be considered in any case, by operator.
-
-        Raises UnavailableError if no host takes them.
-        """
+    async def place(self, problem: PlacementProblem) -> Placed:
+        """Hosts for all operators. Raises UnavailableError if no host takes them."""
         settings = self._settings
         knowledge = Knowledge(self._peers.cost_view({}, settings.load_scale_ms, settings.load_scaling))
-        task = Task(problem, knowledge.view, self._rng, settings.candidates, keep or {})
+        task = Task(problem, knowledge.view, self._rng, settings.candidates)
         course = strategies.load(settings.strategy).place(task)
+        return Placed(await self.answered(learning(course, knowledge)), knowledge.view)
+
+    async def answered(self, course: Generator[Question, Any, T]) -> T:
+        """What the course comes to, once all that it asks has been answered."""
         answer: Any = None
         while True:
             try:
                 question = course.send(answer)
             except StopIteration as end:
-                return Placed(end.value, knowledge.view)
+                result: T = end.value
+                return result
             answer = await self._answer(question)
-            knowledge.learned(question, answer)
 
     async def _answer(self, question: Question) -> Any:
         peers = self._peers

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from daemon.simulation import text
+from daemon.simulation.adaptation import command as adaptation
 from daemon.simulation.fault_runs import Outcome
 from daemon.simulation.figures import FailedSeed, FaultsReport, Mean, OverlayReport, Spread, quantile
 from daemon.simulation.latency import Matrix, load
@@ -42,6 +43,7 @@ examples:
   sbon simulate ownership --seeds 1..100                            moves, crashes and splits: nothing lost
   sbon simulate placement --transit-stub --candidates transit       the founding paper's table
   sbon simulate planning --workload airline                         join order, reuse and hosts decided together
+  sbon simulate adaptation --jitter 0.1 --hours 24 --queries 20     nothing changes: nothing should move
 """
 
 
@@ -97,9 +99,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     faults.set_defaults(action=simulate_faults)
     ownership.add_to(subparsers, _range)
-    numbers = placement.Numbers(_whole, _natural, _positive)
+    numbers = placement.Numbers(_whole, _natural, _positive, _hours, _seconds, _share)
     placement.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_placement)
     planning.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_planning)
+    adaptation.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_adaptation)
     return parser
 
 
@@ -161,6 +164,14 @@ def _positive(word: str) -> float:
 
 def _not_negative(word: str) -> float:
     return _float(word, 0.0, 10_000.0, "a number of milliseconds")
+
+
+def _hours(word: str) -> float:
+    return _float(word, 0.01, MAX_MINUTES / 60.0, f"a number of hours (0.01 to {MAX_MINUTES / 60.0:g})")
+
+
+def _seconds(word: str) -> float:
+    return _float(word, 1.0, 3600.0, "a number of seconds (1 to 3600)")
 
 
 def _share(word: str) -> float:
@@ -276,6 +287,15 @@ def simulate_planning(arguments: argparse.Namespace) -> int:
     config = _config(arguments.set)
     _say_seed(f"seed {arguments.seed}", arguments)
     return planning.simulate(arguments, config)
+
+
+# --- adaptation
+
+
+def simulate_adaptation(arguments: argparse.Namespace) -> int:
+    config = _config(arguments.set)
+    _say_seed(f"seed {arguments.seed}", arguments)
+    return adaptation.simulate(arguments, config)
 
 
 # --- many seeds

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any, TypeVar
 
 from sbon.coordinate import Coordinate
 from sbon.objectives import Host
@@ -18,6 +18,8 @@ from sbon.placement.questions import (
     SurveyHosts,
     TellKnownPaths,
 )
+
+T = TypeVar("T")
 
 
 class Knowledge:
@@ -74,3 +76,16 @@ class Knowledge:
     def _measured_rtt_ms(self, a: str, b: str) -> float | None:
         rtt_ms = self._measured.get((a, b))
         return self._before.measured_rtt_ms(a, b) if rtt_ms is None else rtt_ms
+
+
+def learning(course: Generator[Question, Any, T], knowledge: Knowledge) -> Generator[Question, Any, T]:
+    """The same course; whatever it is answered is known afterwards."""
+    answer: Any = None
+    while True:
+        try:
+            question = course.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        answer = yield question
+        knowledge.learned(question, answer)

@@ -9,6 +9,8 @@ run now, so that the full optimizer's exact choice finds single moves and joint 
 2. :func:`reason_to_search` compares that with the last time: the displacement threshold saves searches;
 3. after search, measurement and :func:`sbon.placement.full_optimizer.choose` over candidates (this host among them),
    :func:`decide` weighs the saving against the minimum migration threshold and what the move itself costs.
+
+What a host remembers between two looks, and how a saving is confirmed: :mod:`sbon.placement.evaluator`.
 """
 
 from __future__ import annotations
@@ -31,17 +33,29 @@ class LocalPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a move is worth it.
 
     ``displacement_threshold_ms``: hosts are looked for when a virtual point or a measured round trip to a neighbour has
-    moved by more ("cost space threshold", section 3.2).
+    moved by more ("cost space threshold", section 3.2); a round trip also by more than its share
+    ``displacement_ratio``.
+    ``search_again_s``: when nothing has changed for so long, other hosts are measured; ever later.
+    ``least_expected_saving``: no host is measured that may be expected to save less, as a share of the cost.
     ``minimum_saving_ratio``: share of the present cost that a move must save ("minimum migration threshold", same).
     ``repay_factor``: the saving over the remaining lifetime must be this many times the transfer of the state.
     ``rest_s``: a query that has just been moved is left alone for so long.
+    ``confirmations``: how often a saving is measured anew, at least, before the move; 0: not at all. ``surety``: by so
+    many standard errors the mean of these has to be above ``minimum_saving_ratio``, one of them being taken as
+    ``least_spread`` at least (:func:`sbon.placement.evaluator.verdict`).
     ``require_measured``: never move on predictions alone.
     """
 
     displacement_threshold_ms: float = 5.0
-    minimum_saving_ratio: float = 0.1
+    displacement_ratio: float = 0.05
+    search_again_s: float = 60.0
+    least_expected_saving: float = 0.001
+    minimum_saving_ratio: float = 0.01
     repay_factor: float = 1.0
     rest_s: float = 10.0
+    confirmations: int = 3
+    surety: float = 2.0
+    least_spread: float = 0.005
     require_measured: bool = True
 
 
@@ -134,7 +148,7 @@ def reason_to_search(before: Observation | None, now: Observation, policy: Local
         known_ms = before.neighbour_rtt_ms.get(node_id)
         if known_ms is None:
             return f"the path to {node_id} was not measured before"
-        if abs(rtt_ms - known_ms) > threshold_ms:
+        if abs(rtt_ms - known_ms) > max(threshold_ms, policy.displacement_ratio * known_ms):
             return f"the round trip to {node_id} went from {known_ms:.1f} to {rtt_ms:.1f} ms"
     return None
 

@@ -7,7 +7,7 @@ time or merely looks into its matrix, run the same code.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
@@ -90,7 +90,9 @@ class Task:
     """What a strategy is given: a plan, and what is known before anything is asked.
 
     ``candidates``: how many hosts may be measured for each operator. ``keep``: hosts that are to be among them, by
-    operator: where it runs now. ``rng`` is for strategies that draw.
+    operator: where it runs now. ``tried``: hosts that need not be measured, by operator: they were, and are not
+    better. No more is measured when the plan may be expected to gain less than ``least_gain``, a share of its cost.
+    ``rng`` is for strategies that draw.
     """
 
     problem: PlacementProblem
@@ -98,6 +100,8 @@ class Task:
     rng: Random
     candidates: int = 10
     keep: Mapping[str, Host] = field(default_factory=dict)
+    tried: Mapping[str, Collection[str]] = field(default_factory=dict)
+    least_gain: float = 1e-6
 
 
 class Strategy(Protocol):

@@ -35,6 +35,9 @@ class Numbers:
     whole: Callable[[str], int]
     natural: Callable[[str], int]
     positive: Callable[[str], float]
+    hours: Callable[[str], float]
+    seconds: Callable[[str], float]
+    share: Callable[[str], float]
 
 
 def add_to(subparsers: Any, add_common: Callable[..., None], number: Numbers) -> argparse.ArgumentParser:

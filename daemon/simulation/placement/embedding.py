@@ -4,6 +4,7 @@ losses."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from daemon.simulation.latency import LEAST_RTT_MS, Matrix
@@ -25,20 +26,33 @@ class Embedding:
     peers: list[list[int]]
 
 
-def embed(rtt_ms: Matrix, config: OverlayConfig, seed: int) -> Embedding:
-    """The same whenever the seed is."""
-    rng = random.Random(f"{seed}/embedding")
-    count, rows = len(rtt_ms), rtt_ms.tolist()
-    estimators = [CoordinateEstimator(config.dimensions, use_height=config.use_height) for _ in range(count)]
-    everyone = range(count)
-    peers = [[j for j in rng.sample(everyone, min(PEERS + 1, count)) if j != i][:PEERS] for i in everyone]
-    for _ in range(ROUNDS):
+class Embedder:
+    """All nodes' estimators, which can go on taking samples for as long as one likes."""
+
+    def __init__(self, count: int, config: OverlayConfig, seed: int) -> None:
+        self._rng = rng = random.Random(f"{seed}/embedding")
+        everyone = range(count)
+        self.estimators = [CoordinateEstimator(config.dimensions, use_height=config.use_height) for _ in everyone]
+        self.peers = [[j for j in rng.sample(everyone, min(PEERS + 1, count)) if j != i][:PEERS] for i in everyone]
+
+    def sample_each(self, measure_ms: Callable[[int, int], float]) -> None:
+        """One sample for each node: the round trip that ``measure_ms`` has between it and one of its peers."""
+        rng, estimators, count = self._rng, self.estimators, len(self.estimators)
         for i, estimator in enumerate(estimators):
-            chosen = rng.randrange(len(peers[i]))
-            j = peers[i][chosen]
-            estimator.update(max(LEAST_RTT_MS, rows[i][j]), estimators[j].coordinate, rng)
+            peers = self.peers[i]
+            chosen = rng.randrange(len(peers))
+            j = peers[chosen]
+            estimator.update(max(LEAST_RTT_MS, measure_ms(i, j)), estimators[j].coordinate, rng)
             if rng.random() < REPLACED:
                 other = rng.randrange(count)
-                if other != i and other not in peers[i]:
-                    peers[i][chosen] = other
-    return Embedding([estimator.coordinate for estimator in estimators], peers)
+                if other != i and other not in peers:
+                    peers[chosen] = other
+
+
+def embed(rtt_ms: Matrix, config: OverlayConfig, seed: int) -> Embedding:
+    """The same whenever the seed is."""
+    rows = rtt_ms.tolist()
+    embedder = Embedder(len(rows), config, seed)
+    for _ in range(ROUNDS):
+        embedder.sample_each(lambda i, j: float(rows[i][j]))
+    return Embedding([estimator.coordinate for estimator in embedder.estimators], embedder.peers)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from daemon.simulation import transit_stub
-from daemon.simulation.latency import Matrix, Network, load
+from daemon.simulation.latency import Matrix, Network, Sites, load
 from sbon.errors import SbonError
 
 #: More hosts than this have too many pairs for a matrix.
@@ -39,6 +39,14 @@ def from_files(files: Sequence[Path], nodes: int | None, seed: int) -> KnownNetw
     network = _inhabited(slices, count, seed)
     name = ", ".join(file.name for file in files) or "built-in (44 cloud regions)"
     return KnownNetwork(name, slices, _rtt_ms(network))
+
+
+def from_slice(slices: Matrix) -> Matrix:
+    """The round trips between all sites of one slice (1, n, n), complete and symmetric, in the order of the file."""
+    one_way_ms = np.array(Sites(slices).one_way_s) * 1000.0
+    rtt_ms: Matrix = one_way_ms + one_way_ms.T
+    np.fill_diagonal(rtt_ms, 0.0)
+    return rtt_ms
 
 
 def from_transit_stub(seed: int, shape: transit_stub.Shape | None = None) -> KnownNetwork:

@@ -40,8 +40,6 @@ OPTIMISM = (0.0, 2.0)
 FOUND_AGAIN = 16
 #: Hosts are measured in about so many rounds.
 ROUNDS = 4
-#: No more is measured when the plan may be expected to gain less than this share of its cost.
-LEAST_GAIN = 1e-6
 
 #: A part of a course that returns nothing.
 _Steps = Generator[Question, Any, None]
@@ -147,7 +145,8 @@ class _Placing:
         chosen: dict[str, list[str]] = {}
         for operator, count in left.items():
             keep = self._task.keep.get(operator)
-            ranked = model.ranked(operator, best, set(self._measured[operator]))
+            known = {*self._measured[operator], *self._task.tried.get(operator, ())}
+            ranked = model.ranked(operator, best, known, self._task.least_gain)
             if not self._measured[operator] and keep is not None and keep.accepts_operators:
                 ranked = [keep.node_id, *(node_id for node_id in ranked if node_id != keep.node_id)]
             if ranked and count:
@@ -258,8 +257,9 @@ class _Model:
         self._between[a].append((b, variance))
         self._between[b].append((a, variance.T))
 
-    def ranked(self, operator: str, best: float, measured: set[str]) -> list[str]:
-        """The hosts not measured yet by what the plan may be expected to gain, those of no hope left out.
+    def ranked(self, operator: str, best: float, measured: set[str], least_gain: float) -> list[str]:
+        """The hosts not measured yet by what the plan may be expected to gain, those of no hope left out: a gain of
+        less than the share ``least_gain``.
 
         Before anything was measured (``best`` is infinite) by expected cost.
         """
@@ -273,7 +273,7 @@ class _Model:
             variance += between[:, choice[other]]
         gain = _expected_improvement(best - costs, np.sqrt(variance))
         order = np.argsort(-gain, kind="stable")
-        return [ids[index] for index in order if ids[index] not in measured and gain[index] > LEAST_GAIN * best]
+        return [ids[index] for index in order if ids[index] not in measured and gain[index] > least_gain * best]
 
 
 def _expected_improvement(margin: Floats, deviation: Floats) -> Floats:

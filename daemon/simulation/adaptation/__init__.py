@@ -1,0 +1,1 @@
+"""``sbon simulate adaptation``: the local optimizer of the daemon while the network changes, against an omniscient."""

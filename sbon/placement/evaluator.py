@@ -1,0 +1,275 @@
+"""The local optimizer's memory: how one host watches the operators that it runs, from one look to the next.
+
+:mod:`sbon.placement.local_optimizer` says what is worth a search and what is worth a move. Here is what lies between
+the two, without a clock and without sockets: :meth:`Evaluator.evaluate` is a generator of questions, as placement
+strategies are (:mod:`sbon.placement.questions`), so the daemon and the simulator run the same code.
+
+- *Searching on.* A search measures few hosts. When nothing has changed, the next one, later and later, measures others:
+  what the first missed is found in time, and an operator ends nearer to its best host than one placement brings it.
+- *Confirming.* Of many noisy measurements the best one looks better than it is. So a host that promises a saving is
+  only a rival at first. It is measured anew, several times; the move is made when the mean of these savings, less what
+  their own spread makes uncertain, is still above the minimum migration threshold, and the rival is dropped when even
+  the most that it may save is below (a sequential test: A. Wald, "Sequential Tests of Statistical Hypotheses", 1945).
+  A network that merely trembles moves nothing, however often it is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import msgspec
+
+from sbon.network_usage import Link, placement_cost
+from sbon.objectives import Host
+from sbon.placement import strategies
+from sbon.placement.choice import Placement
+from sbon.placement.knowledge import Knowledge, learning
+from sbon.placement.local_optimizer import (
+    Action,
+    Decision,
+    LocalPolicy,
+    Observation,
+    decide,
+    local_problem,
+    observe,
+    reason_to_search,
+)
+from sbon.placement.problem import CostView, PlacementProblem
+from sbon.placement.questions import MeasurePaths, Pair, Question, Task, TellKnownPaths
+
+#: After so many searches that found nothing, hosts that were tried may be tried again: they may have become better.
+SEARCHES_REMEMBERED = 8
+#: The pause between searches of an unchanged network grows up to so many times the first one.
+LONGEST_PAUSES = 16.0
+#: Between two measurements that are to tell the same.
+CONFIRM_EVERY_S = 1.0
+#: A rival that is still undecided after so many looks is not worth a move.
+MAX_LOOKS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A group of operators on this host, as its query's keeper tells: all links of the query and where all operators
+    run. ``own_load``: load that the group itself is to its host; wherever it goes, that goes with it.
+    """
+
+    links: Sequence[Link]
+    placement: Mapping[str, str]
+    group: tuple[str, ...]
+    state_bytes: Mapping[str, int]
+    remaining_lifetime_s: float
+    since_last_move_s: float
+    own_load: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Why hosts were looked at, and what came of it."""
+
+    because: str
+    decision: Decision
+
+
+@dataclass(slots=True)
+class _Rival:
+    """A placement that promises to be better; ``savings`` are shares of the present cost, one for each look."""
+
+    placement: Placement
+    targets: tuple[Host, ...]
+    savings: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is remembered about one group."""
+
+    observed: Observation | None = None
+    tried: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    searches: int = 0
+    pause_s: float = 0.0
+    search_at_s: float = -math.inf
+    rival: _Rival | None = None
+
+
+class Evaluator:
+    """Evaluates the groups of operators of one host."""
+
+    def __init__(self, host: str, policy: LocalPolicy, strategy: str, candidates: int, rng: Random) -> None:
+        """``host`` is a node id; ``strategy`` a name, loaded with the first search; ``candidates`` hosts are measured
+        in a search at most."""
+        self._host = host
+        self._policy = policy
+        self._strategy = strategy
+        self._candidates = candidates
+        self._rng = rng
+        self._watches: dict[tuple[str, ...], _Watch] = {}
+
+    def forget_all_but(self, here: Collection[str]) -> None:
+        """Groups of which an operator is not ``here`` any more."""
+        for group in [group for group in self._watches if not set(here).issuperset(group)]:
+            del self._watches[group]
+
+    @property
+    def is_confirming(self) -> bool:
+        """Whether a rival waits to be measured again, after :data:`CONFIRM_EVERY_S`."""
+        return any(self.confirms(group) for group in self._watches)
+
+    def confirms(self, group: tuple[str, ...]) -> bool:
+        watch = self._watches.get(group)
+        return watch is not None and watch.rival is not None
+
+    def evaluate(
+        self, situation: Situation, own: Host, view: CostView, now_s: float
+    ) -> Generator[Question, Any, Evaluation | None]:
+        """Whether the group should move. None: there is nothing to be looked at now. ``own`` is this host."""
+        problem = local_problem(situation.links, situation.placement, situation.group)
+        look = _Look(self._host, problem, situation, Knowledge(_without_own(view, self._host, situation)), self._policy)
+        watch = self._watches.setdefault(situation.group, _Watch())
+        seen = observe(problem, self._host, look.knowledge.view, watch.observed)
+        reason = reason_to_search(watch.observed, seen, self._policy)
+        if reason is not None:
+            fresh = _Watch(watch.observed, pause_s=self._policy.search_again_s)
+            watch = self._watches[situation.group] = fresh
+        elif watch.rival is not None:
+            return (yield from self._confirm(look, watch, watch.rival))
+        elif now_s < watch.search_at_s:
+            return None
+        else:
+            reason = f"nothing has changed for {watch.pause_s:.0f} s: other hosts may be better"
+        decision = yield from self._search(look, watch, own)
+        if _on_facts(decision):
+            watch.observed = seen  # it stands until facts change
+            watch.search_at_s = now_s + watch.pause_s * self._rng.uniform(0.8, 1.2)
+            watch.pause_s = min(2.0 * watch.pause_s, LONGEST_PAUSES * self._policy.search_again_s)
+        return Evaluation(reason, decision)
+
+    def _search(self, look: _Look, watch: _Watch, own: Host) -> Generator[Question, Any, Decision]:
+        problem, policy = look.problem, self._policy
+        watch.searches += 1
+        if watch.searches % SEARCHES_REMEMBERED == 0:
+            watch.tried.clear()
+        task = Task(
+            problem,
+            look.knowledge.view,
+            self._rng,
+            self._candidates,
+            keep=dict.fromkeys(problem.unpinned, own),
+            tried=watch.tried,
+            least_gain=policy.least_expected_saving,
+        )
+        best = yield from learning(strategies.load(self._strategy).place(task), look.knowledge)
+        decision = look.decide(best)
+        for choice in best.choices:
+            watch.tried[choice.operator].update(candidate.node_id for candidate in choice.candidates)
+        if decision.action is Action.STAY or not policy.confirmations:
+            return decision
+        targets = {move.target: look.knowledge.hosts[move.target] for move in decision.moves}
+        watch.rival = _Rival(best, tuple(targets.values()))
+        reason = f"a move may save {decision.saving / decision.cost_now:.0%} of the cost: that is being confirmed"
+        return msgspec.structs.replace(decision, action=Action.STAY, moves=(), reason=reason)
+
+    def _confirm(self, look: _Look, watch: _Watch, rival: _Rival) -> Generator[Question, Any, Evaluation]:
+        """Measure both placements once more."""
+        because = "a better placement is being confirmed"
+        knowledge = look.knowledge
+        knowledge.found(rival.targets)
+        # They tell of themselves, too: others may have moved there meanwhile, and then they are busier.
+        knowledge.told((yield TellKnownPaths(tuple(host.node_id for host in rival.targets))))
+        pairs = look.paths_of(rival.placement.hosts)
+        knowledge.measured((yield MeasurePaths(pairs)))
+        cost_now, cost_then = look.cost(look.here), look.cost(rival.placement.hosts)
+        if any(knowledge.view.measured(*pair) is None for pair in pairs) or cost_now <= 0.0:
+            watch.rival = None
+            return Evaluation(because, Decision(Action.STAY, "its paths cannot be measured now", cost_now, cost_then))
+        rival.savings.append(1.0 - cost_then / cost_now)
+        mean = sum(rival.savings) / len(rival.savings)
+        confirmed = verdict(rival.savings, self._policy)
+        if confirmed is None:
+            reason = f"a move may save {mean:.0%} of the cost: that is being confirmed"
+            return Evaluation(because, Decision(Action.STAY, reason, cost_now, cost_then))
+        watch.rival = None
+        if not confirmed:
+            reason = f"measured again, a move saves {mean:.1%} of the cost: not enough"
+            return Evaluation(because, Decision(Action.STAY, reason, cost_now, cost_then))
+        best = msgspec.structs.replace(rival.placement, cost=cost_now * (1.0 - mean))
+        return Evaluation(because, look.decide(best))
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One group, looked at once."""
+
+    host: str
+    problem: PlacementProblem
+    situation: Situation
+    knowledge: Knowledge
+    policy: LocalPolicy
+
+    @property
+    def here(self) -> dict[str, str]:
+        return dict(self.problem.pinned) | dict.fromkeys(self.problem.unpinned, self.host)
+
+    def cost(self, hosts: Mapping[str, str]) -> float:
+        view = self.knowledge.view
+        return placement_cost(self.problem.links, hosts, self.problem.unpinned, view.rtt_ms, view.load_ms)
+
+    def decide(self, best: Placement) -> Decision:
+        return decide(
+            self.problem,
+            self.host,
+            best,
+            self.knowledge.view,
+            state_bytes=self.situation.state_bytes,
+            remaining_lifetime_s=self.situation.remaining_lifetime_s,
+            since_last_move_s=self.situation.since_last_move_s,
+            policy=self.policy,
+        )
+
+    def paths_of(self, hosts: Mapping[str, str]) -> tuple[Pair, ...]:
+        """The paths of the group's links with it on ``hosts``, and those from here that nobody measures anyway."""
+        pairs: dict[Pair, None] = {}
+        for link in self.problem.links:
+            a, b = link.source, link.target
+            if a in self.problem.pinned:
+                a, b = b, a  # who runs the operator measures
+            if hosts[a] != hosts[b]:
+                pairs[hosts[a], hosts[b]] = None
+            here, there = self.here[a], self.here[b]
+            if self.knowledge.view.measured(here, there) is None:
+                pairs[here, there] = None
+        return tuple(pairs)
+
+
+def verdict(savings: Sequence[float], policy: LocalPolicy) -> bool | None:
+    """Whether the mean saving is surely enough (True), surely not (False), or not known yet (None).
+
+    ``savings`` are shares of the present cost, independently measured.
+    """
+    count = len(savings)
+    mean = sum(savings) / count
+    spread = math.sqrt(sum((one - mean) ** 2 for one in savings) / max(1, count - 1))
+    margin = policy.surety * max(spread, policy.least_spread) / math.sqrt(count)
+    if count >= policy.confirmations and mean - margin >= policy.minimum_saving_ratio:
+        return True
+    if mean + margin < policy.minimum_saving_ratio or count >= MAX_LOOKS:
+        return False
+    return None
+
+
+def _on_facts(decision: Decision) -> bool:
+    return all(choice.candidates[0].measured for choice in decision.choices)
+
+
+def _without_own(view: CostView, host: str, situation: Situation) -> CostView:
+    """Load as the group would find it: its own is no reason to leave, for it would be the same elsewhere."""
+
+    def load_of(node_id: str) -> float:
+        load = view.load_of(node_id)
+        return max(0.0, load - situation.own_load) if node_id == host else load
+
+    return replace(view, load_of=load_of)
