@@ -48,6 +48,9 @@ SEARCHES_REMEMBERED = 8
 LONGEST_PAUSES = 16.0
 #: Between two measurements that are to tell the same.
 CONFIRM_EVERY_S = 1.0
+#: What is taken for the noise of looks at first counts as so many; after so many more the oldest are forgotten.
+NOISE_LOOKS = 4
+NOISE_REMEMBERED = 100
 #: A rival that is still undecided after so many looks is not worth a move.
 MAX_LOOKS = 10
 
@@ -81,7 +84,7 @@ class _Rival:
 
     placement: Placement
     targets: tuple[Host, ...]
-    savings: list[float] = field(default_factory=list)
+    savings: list[float]
 
 
 @dataclass(slots=True)
@@ -94,6 +97,8 @@ class _Watch:
     pause_s: float = 0.0
     search_at_s: float = -math.inf
     rival: _Rival | None = None
+    #: What was measured of rivals, by their hosts: one that is found again goes on from there.
+    savings: defaultdict[tuple[str, ...], list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 class Evaluator:
@@ -108,6 +113,7 @@ class Evaluator:
         self._candidates = candidates
         self._rng = rng
         self._watches: dict[tuple[str, ...], _Watch] = {}
+        self._noise = Noise(policy.least_spread)
 
     def forget_all_but(self, here: Collection[str]) -> None:
         """Groups of which an operator is not ``here`` any more."""
@@ -169,7 +175,8 @@ class Evaluator:
         if decision.action is Action.STAY or not policy.confirmations:
             return decision
         targets = {move.target: look.knowledge.hosts[move.target] for move in decision.moves}
-        watch.rival = _Rival(best, tuple(targets.values()))
+        savings = watch.savings[tuple(best.hosts[operator] for operator in problem.unpinned)]
+        watch.rival = _Rival(best, tuple(targets.values()), savings)
         reason = f"a move may save {decision.saving / decision.cost_now:.0%} of the cost: that is being confirmed"
         return msgspec.structs.replace(decision, action=Action.STAY, moves=(), reason=reason)
 
@@ -180,15 +187,17 @@ class Evaluator:
         knowledge.found(rival.targets)
         # They tell of themselves, too: others may have moved there meanwhile, and then they are busier.
         knowledge.told((yield TellKnownPaths(tuple(host.node_id for host in rival.targets))))
-        pairs = look.paths_of(rival.placement.hosts)
-        knowledge.measured((yield MeasurePaths(pairs)))
+        # The present paths, too: what is known of them would be the same in every look, with the same error.
+        pairs = look.paths_of(look.here, rival.placement.hosts)
+        knowledge.measured((yield MeasurePaths(pairs, afresh=True)))
         cost_now, cost_then = look.cost(look.here), look.cost(rival.placement.hosts)
         if any(knowledge.view.measured(*pair) is None for pair in pairs) or cost_now <= 0.0:
             watch.rival = None
             return Evaluation(because, Decision(Action.STAY, "its paths cannot be measured now", cost_now, cost_then))
         rival.savings.append(1.0 - cost_then / cost_now)
+        self._noise.learn(rival.savings)
         mean = sum(rival.savings) / len(rival.savings)
-        confirmed = verdict(rival.savings, self._policy)
+        confirmed = verdict(rival.savings, self._noise.spread, self._policy)
         if confirmed is None:
             reason = f"a move may save {mean:.0%} of the cost: that is being confirmed"
             return Evaluation(because, Decision(Action.STAY, reason, cost_now, cost_then))
@@ -230,30 +239,51 @@ class _Look:
             policy=self.policy,
         )
 
-    def paths_of(self, hosts: Mapping[str, str]) -> tuple[Pair, ...]:
-        """The paths of the group's links with it on ``hosts``, and those from here that nobody measures anyway."""
+    def paths_of(self, *placements: Mapping[str, str]) -> tuple[Pair, ...]:
+        """The paths of the group's links with it placed in these ways; who runs the operator measures."""
         pairs: dict[Pair, None] = {}
         for link in self.problem.links:
-            a, b = link.source, link.target
-            if a in self.problem.pinned:
-                a, b = b, a  # who runs the operator measures
-            if hosts[a] != hosts[b]:
-                pairs[hosts[a], hosts[b]] = None
-            here, there = self.here[a], self.here[b]
-            if self.knowledge.view.measured(here, there) is None:
-                pairs[here, there] = None
+            a, b = (link.target, link.source) if link.source in self.problem.pinned else (link.source, link.target)
+            for hosts in placements:
+                if hosts[a] != hosts[b] and (hosts[b], hosts[a]) not in pairs:
+                    pairs[hosts[a], hosts[b]] = None
         return tuple(pairs)
 
 
-def verdict(savings: Sequence[float], policy: LocalPolicy) -> bool | None:
+class Noise:
+    """How much measured savings differ from look to look, whichever rival is looked at: of few looks at one, nothing
+    sure could be said."""
+
+    def __init__(self, least_spread: float) -> None:
+        self._squares = NOISE_LOOKS * least_spread**2
+        self._looks = float(NOISE_LOOKS)
+        self._least_spread = least_spread
+
+    def learn(self, savings: Sequence[float]) -> None:
+        """The last of ``savings`` is new."""
+        if len(savings) > 1:
+            before = savings[:-1]
+            mean = sum(before) / len(before)
+            self._squares += (savings[-1] - mean) ** 2 * len(before) / len(savings)
+            self._looks += 1.0
+            if self._looks > NOISE_REMEMBERED:
+                self._squares *= NOISE_REMEMBERED / self._looks
+                self._looks = float(NOISE_REMEMBERED)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of one look."""
+        return max(self._least_spread, math.sqrt(self._squares / self._looks))
+
+
+def verdict(savings: Sequence[float], spread: float, policy: LocalPolicy) -> bool | None:
     """Whether the mean saving is surely enough (True), surely not (False), or not known yet (None).
 
-    ``savings`` are shares of the present cost, independently measured.
+    ``savings`` are shares of the present cost, independently measured; ``spread`` is the standard deviation of one.
     """
     count = len(savings)
     mean = sum(savings) / count
-    spread = math.sqrt(sum((one - mean) ** 2 for one in savings) / max(1, count - 1))
-    margin = policy.surety * max(spread, policy.least_spread) / math.sqrt(count)
+    margin = policy.surety * spread / math.sqrt(count)
     if count >= policy.confirmations and mean - margin >= policy.minimum_saving_ratio:
         return True
     if mean + margin < policy.minimum_saving_ratio or count >= MAX_LOOKS:

@@ -47,14 +47,14 @@ class LocalPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     displacement_threshold_ms: float = 5.0
-    displacement_ratio: float = 0.05
+    displacement_ratio: float = 0.1
     search_again_s: float = 60.0
     least_expected_saving: float = 0.001
     minimum_saving_ratio: float = 0.01
     repay_factor: float = 1.0
     rest_s: float = 10.0
     confirmations: int = 3
-    surety: float = 2.0
+    surety: float = 3.0
     least_spread: float = 0.005
     require_measured: bool = True
 

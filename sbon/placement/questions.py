@@ -35,11 +35,12 @@ class MeasurePaths(msgspec.Struct, frozen=True):
     """The round trips of ``pairs``. Answered by a mapping from those that could be measured to ms.
 
     ``candidates`` are the (operator, node id) that the pairs are measured for: each is one candidate that measures all
-    links of one operator, the unit in which the work is counted.
+    links of one operator, the unit in which the work is counted. ``afresh``: what was known before does not count.
     """
 
     pairs: tuple[Pair, ...]
     candidates: tuple[tuple[str, str], ...] = ()
+    afresh: bool = False
 
 
 class KnownPath(msgspec.Struct, frozen=True):

@@ -90,11 +90,12 @@ class ChangingGround(Ground):
         return path.value
 
     def _fresh_ms(self, a: str, b: str) -> float:
-        """A path that is measured for once: what was known of it is too old."""
-        if a == b:
-            return 0.0
-        self._filters.pop((self.index[a], self.index[b]), None)
-        return self.take_samples(a, b, PINGS)
+        """A path that is measured for once: what was known of it is too old, or not meant."""
+        path, true_ms = PercentileFilter(), max(LEAST_RTT_MS, self.true_rtt_ms(a, b))
+        for _ in range(PINGS):
+            path.add(true_ms * (1.0 + self._jitter * self._rng.expovariate(1.0)))
+        assert path.value is not None
+        return path.value
 
     # --- answers
 

@@ -60,6 +60,7 @@ class _Placing:
         self._found: dict[str, dict[str, Host]] = {operator: {} for operator in self._problem.unpinned}
         #: Operator -> hosts measured for it, in that order.
         self._measured: dict[str, list[str]] = {operator: [] for operator in self._problem.unpinned}
+        self._field: Field | None = None
 
     def go(self) -> Course:
         problem, knowledge = self._problem, self._knowledge
@@ -140,7 +141,8 @@ class _Placing:
         }
         if not any(left.values()):
             return {}
-        model = _Model(self._problem, self._knowledge, self._domains())
+        model = _Model(self._problem, self._knowledge, self._domains(), self._field)
+        self._field = model.field  # what the ends know says most about it; no need to fit it again
         best = self._best_measured()[1]
         chosen: dict[str, list[str]] = {}
         for operator, count in left.items():
@@ -206,7 +208,7 @@ class _Model:
         for operator in domains:
             self._add_load(operator)
         ends = {end: self._end(end) for end in sorted(set(problem.pinned.values()))}
-        self._field = field or fit(list(ends.values()))
+        self.field = field or fit(list(ends.values()))
         models: dict[str, PathModel] = {}
         for link in problem.links:
             scope = tuple(end for end in (link.source, link.target) if end not in problem.pinned)
@@ -216,7 +218,7 @@ class _Model:
             elif len(scope) == 1:
                 end = problem.pinned[link.target if scope[0] == link.source else link.source]
                 if end not in models:
-                    models[end] = PathModel(ends[end], self._field)
+                    models[end] = PathModel(ends[end], self.field)
                 self._add_pinned_link(scope[0], end, models[end], bytes_per_ms)
 
     def _add_load(self, operator: str) -> None:
@@ -244,7 +246,7 @@ class _Model:
 
     def _add_free_link(self, a: str, b: str, bytes_per_ms: float) -> None:
         mean_ms = self._places[a].rtt_ms(self._places[b])
-        deviation_ms = self._field.spread_ms(mean_ms, self._places[a], self._places[b])
+        deviation_ms = self.field.spread_ms(mean_ms, self._places[a], self._places[b])
         rows, columns = ({node_id: index for index, node_id in enumerate(self.ids[one])} for one in (a, b))
         for node_id, row in rows.items():
             column = columns.get(node_id)
