@@ -52,23 +52,23 @@ TRAFFIC_OF: dict[type[Message], str] = {
 
 
 class Bucket:
-    """Tokens for one kind of traffic: ``rate_bytes_per_s``, saved up for BURST_S at most."""
+    """Tokens, of bytes or of anything: ``rate_per_s`` of them, saved up to ``capacity``; full at first."""
 
-    __slots__ = ("_at", "_capacity_bytes", "_rate_bytes_per_s", "_saved_bytes")
+    __slots__ = ("_at", "_capacity", "_rate_per_s", "_saved")
 
-    def __init__(self, rate_bytes_per_s: float, now: float) -> None:
-        self._rate_bytes_per_s = rate_bytes_per_s
-        self._capacity_bytes = self._saved_bytes = rate_bytes_per_s * BURST_S
+    def __init__(self, rate_per_s: float, capacity: float, now: float) -> None:
+        self._rate_per_s = rate_per_s
+        self._capacity = self._saved = capacity
         self._at = now
 
-    def take(self, size_bytes: int, now: float) -> bool:
-        """Whether ``size_bytes`` may be sent now; if so, they are spent."""
-        saved_bytes = self._saved_bytes + max(0.0, now - self._at) * self._rate_bytes_per_s
+    def take(self, count: float, now: float) -> bool:
+        """Whether there are ``count`` tokens now; if so, they are spent."""
+        saved = self._saved + max(0.0, now - self._at) * self._rate_per_s
         self._at = max(self._at, now)
-        self._saved_bytes = min(self._capacity_bytes, saved_bytes)
-        if size_bytes > self._saved_bytes:
+        self._saved = min(self._capacity, saved)
+        if count > self._saved:
             return False
-        self._saved_bytes -= size_bytes
+        self._saved -= count
         return True
 
 
@@ -76,7 +76,7 @@ class Budget:
     """All buckets of one node."""
 
     def __init__(self, now: float) -> None:
-        buckets = {traffic: Bucket(rate, now) for traffic, rate in BYTES_PER_S.items()}
+        buckets = {traffic: Bucket(rate, rate * BURST_S, now) for traffic, rate in BYTES_PER_S.items()}
         self._bucket_of = {kind: buckets[traffic] for kind, traffic in TRAFFIC_OF.items()}
 
     def take(self, kind: type[Message], size_bytes: int, now: float) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from overlay.budget import Bucket
 from overlay.config import MAX_CANDIDATES, PLACES_LEFT, OverlayConfig
 from overlay.identity import NodeId
 from overlay.records import NodeRecord, Status
@@ -30,8 +31,14 @@ REFUSED_S = 120.0
 ANSWER_S = 3.0
 #: A random link is only given to others as a far one while there are at most so many times ``far_links`` of them.
 FAR_ACCEPTED = 2
-#: A node has to be nearer by this ratio than those that it pushes aside, or links would change all the time.
+#: A node has to be nearer by this ratio than those that it pushes aside, and one that goes for it has to be covered by
+#: another that is nearer to it by this ratio: or links would change all the time.
 NEARER = 0.9
+COVERED = 0.8
+#: Links are asked for so often: with few of them, and at rest; and so many times at once.
+ASKS_PER_S_WITH_FEW = 1.0
+ASKS_PER_S = 0.1
+ASKS_AT_ONCE = 24
 
 
 @dataclass(slots=True)
@@ -79,6 +86,8 @@ class Links:
         self._rng = rng
         self.table: dict[NodeId, Link] = {}
         self.candidates: dict[NodeId, Candidate] = {}
+        self._asks_with_few = Bucket(ASKS_PER_S_WITH_FEW, ASKS_AT_ONCE, 0.0)
+        self._asks = Bucket(ASKS_PER_S, ASKS_AT_ONCE, 0.0)
 
     def __contains__(self, node_id: object) -> bool:
         return node_id in self.table
@@ -97,7 +106,9 @@ class Links:
         node_id = record.node_id
         if node_id in self.table or node_id in self.candidates or not self._is_wanted_near(record, here):
             return False
-        return self._add(Candidate(record, packed, False, now + ANSWER_S, asked=True))
+        if len(self.table) >= self._config.max_links - PLACES_LEFT and self._surplus() is None:
+            return False
+        return self._may_ask(now) and self._add(Candidate(record, packed, False, now + ANSWER_S, asked=True))
 
     def propose_far(self, record: NodeRecord, packed: bytes, now: float) -> bool:
         """The same for a random one as a far neighbour."""
@@ -107,7 +118,11 @@ class Links:
         asked = sum(candidate.asked and candidate.far for candidate in self.candidates.values())
         if self.far_count + asked >= self._config.far_links:
             return False
-        return self._add(Candidate(record, packed, True, now + ANSWER_S, asked=True))
+        return self._may_ask(now) and self._add(Candidate(record, packed, True, now + ANSWER_S, asked=True))
+
+    def _may_ask(self, now: float) -> bool:
+        """Whoever is near to many is asked by many, and refuses: without a bound that would be most of its traffic."""
+        return (self._asks_with_few if self.are_few else self._asks).take(1, now)
 
     def _add(self, candidate: Candidate) -> bool:
         if len(self.candidates) >= MAX_CANDIDATES:
@@ -196,7 +211,7 @@ class Links:
         surplus = None
         for away_ms, node_id in near:
             place = self.table[node_id].record.coordinate
-            if len(kept) < self._config.near_links or all(other.rtt_ms(place) > away_ms for other in kept):
+            if len(kept) < self._config.near_links or all(other.rtt_ms(place) > COVERED * away_ms for other in kept):
                 kept.append(place)
             else:
                 surplus = node_id

@@ -17,7 +17,7 @@ def test_every_kind_of_message_has_a_budget() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 1200)), max_size=200))
 def test_no_more_is_sent_than_was_saved(steps: list[tuple[float, int]]) -> None:
-    bucket, now, sent = Bucket(1000.0, 0.0), 0.0, 0
+    bucket, now, sent = Bucket(1000.0, 1000.0 * BURST_S, 0.0), 0.0, 0
     for wait_s, size in steps:
         now += wait_s
         if bucket.take(size, now):
@@ -26,7 +26,7 @@ def test_no_more_is_sent_than_was_saved(steps: list[tuple[float, int]]) -> None:
 
 
 def test_what_rests_may_be_sent_again() -> None:
-    bucket = Bucket(100.0, 0.0)
+    bucket = Bucket(100.0, 100.0 * BURST_S, 0.0)
     assert bucket.take(int(100 * BURST_S), 0.0)
     assert not bucket.take(100, 0.5)
     assert bucket.take(100, 1.0)
