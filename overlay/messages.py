@@ -139,14 +139,17 @@ class Relayed(msgspec.Struct, frozen=True, array_like=True, tag=13):
 
 
 class SearchRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):
-    """Which hosts do you know of least cost?"""
+    """Which hosts do you know of least cost? ``known`` and ``versions``: of these only newer records are wanted; as in
+    :class:`Exchange`, for all of them."""
 
     search_id: int
     objective: Objective
+    known: bytes = b""
+    versions: bytes = b""
 
 
 class SearchReply(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """The answerer itself, and the best of whom it knows, as many as fit a datagram.
+    """The answerer itself, and the best of whom it knows and the asker does not, as many as fit a datagram.
 
     ``ages``: for each of the records, how many seconds ago its node was surely alive.
     """

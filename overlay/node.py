@@ -22,7 +22,18 @@ import msgspec
 from overlay.config import MAX_REMEMBERED, OverlayConfig
 from overlay.events import Event, JoinFailed, Left, SearchFinished
 from overlay.identity import NodeId
-from overlay.messages import REPLY_FRAME_BYTES, Leave, Packed, SearchReply, SearchRequest, fitting, with_ages
+from overlay.messages import (
+    REPLY_FRAME_BYTES,
+    Leave,
+    Packed,
+    SearchReply,
+    SearchRequest,
+    fitting,
+    id_end,
+    id_ends,
+    is_newer,
+    with_ages,
+)
 from overlay.packing import unpack
 from overlay.records import Address, NodeRecord, Status
 from overlay.search import MAX_CONTACTS, Search
@@ -260,8 +271,8 @@ class Overlay(Talk):
     def _go_on_searching(self, search_id: int, now: float) -> None:
         search = self._searches[search_id]
         search.expire(now)
-        for record, objective in search.to_ask(now):
-            self._say(record, SearchRequest(search_id, objective), now)
+        for record in search.to_ask(now):
+            self._say(record, SearchRequest(search_id, search.objective, *search.known()), now)
         if search.is_over:
             del self._searches[search_id]
             if search_id != self._lookup_id:
@@ -289,7 +300,12 @@ class Overlay(Talk):
         objective = request.objective
         objective.check(self._config.dimensions)
         guide = objective.guide()
-        known = self._known_to_others(but=sender)
+        asker_knows = dict(zip(id_ends(request.known), request.versions, strict=False))
+        known = [
+            (record, packed, age_s)
+            for record, packed, age_s in self._known_to_others(but=sender)
+            if is_newer(record.incarnation, asker_knows.get(id_end(record.node_id), record.incarnation - 1))
+        ]
         by_cost = _ranked(objective.cost(record) for record, _, _ in known)
         by_guide = by_cost if guide is objective else _ranked(guide.cost(record) for record, _, _ in known)
         order = dict.fromkeys(index for pair in zip(by_cost, by_guide, strict=True) for index in pair)

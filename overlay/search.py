@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass
 
 from overlay.identity import NodeId
+from overlay.messages import id_end
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
 from sbon.objectives import Objective
@@ -35,6 +36,8 @@ WIDTH = 16
 #: Hosts remembered while a search is under way: no fewer than so many contacts name.
 MAX_FOUND = 400
 MAX_K = 32
+#: So many of them at most are named in a question, for news of them only.
+MAX_KNOWN = 64
 #: Whom to ask: by the guide, and then by the cost so often.
 BY_COST = 2
 
@@ -65,7 +68,7 @@ class Search:
         if not 1 <= k <= MAX_K:
             raise ValueError(f"a search for {k} hosts: 1 to {MAX_K} are possible")
         self.contacts = 0
-        self._objective = objective
+        self.objective = objective
         self._guide = objective.guide()
         self._k = k
         self._patience_s = patience_s
@@ -86,10 +89,10 @@ class Search:
         if found is not None:
             if record.supersedes(found.record):
                 found.record = record
-                found.cost, found.guide_cost = self._objective.cost(record), self._guide.cost(record)
+                found.cost, found.guide_cost = self.objective.cost(record), self._guide.cost(record)
             found.asked = found.asked or asked
         elif node_id not in self._dead:
-            self._found[node_id] = _Found(record, self._objective.cost(record), self._guide.cost(record), asked)
+            self._found[node_id] = _Found(record, self.objective.cost(record), self._guide.cost(record), asked)
             if len(self._found) > MAX_FOUND:
                 self._drop_worst()
 
@@ -126,9 +129,9 @@ class Search:
         for node_id in [node_id for node_id, deadline in self._late.items() if deadline <= now]:
             self.failed(node_id)
 
-    def to_ask(self, now: float) -> list[tuple[NodeRecord, Objective]]:
-        """The hosts to ask now, and for what. They count as contacts from here on, once each."""
-        chosen = [(self._found[node_id].record, self._objective) for node_id in self._repeat if node_id in self._late]
+    def to_ask(self, now: float) -> list[NodeRecord]:
+        """The hosts to ask now. They count as contacts from here on, once each."""
+        chosen = [self._found[node_id].record for node_id in self._repeat if node_id in self._late]
         self._repeat.clear()
         while len(self._waiting) < self._parallel() and self.contacts < self._max_contacts:
             guided = self.contacts % (1 + BY_COST) == 0
@@ -138,8 +141,16 @@ class Search:
             best.asked = True
             self.contacts += 1
             self._waiting[best.record.node_id] = now + self._step_over_s(best.record)
-            chosen.append((best.record, self._objective))
+            chosen.append(best.record)
         return chosen
+
+    def known(self) -> tuple[bytes, bytes]:
+        """Whom nobody need name any more, unless there is news of them: the ends of the ids of the best, and the last
+        bytes of their incarnations."""
+        best = heapq.nsmallest(MAX_KNOWN // 2, self._found.values(), key=lambda found: found.cost)
+        best += heapq.nsmallest(MAX_KNOWN // 2, self._found.values(), key=lambda found: found.guide_cost)
+        records = {found.record.node_id: found.record for found in best}
+        return b"".join(map(id_end, records)), bytes(record.incarnation % 256 for record in records.values())
 
     def _step_over_s(self, record: NodeRecord) -> float:
         if self._here is None or record.coordinate.error > PREDICTS_BELOW:

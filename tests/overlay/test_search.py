@@ -31,7 +31,7 @@ def search_among(*hosts: NodeRecord, k: int = 1, max_contacts: int = MAX_CONTACT
 
 
 def asked(search: Search, now: float = 0.0) -> list[str]:
-    return [record.node_id for record, _ in search.to_ask(now)]
+    return [record.node_id for record in search.to_ask(now)]
 
 
 def finish(search: Search) -> int:
