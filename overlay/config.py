@@ -12,7 +12,7 @@ MAX_REMEMBERED = 64
 MAX_SAMPLES = 2
 MAX_LOST = 6
 MAX_CANDIDATES = 10
-MAX_POINTERS = 16
+MAX_POINTERS = 20
 MAX_HEARSAY = 20
 MAX_OTHERS = MAX_SAMPLES + MAX_LOST + MAX_HEARSAY
 #: So many links are kept for random ones, without which a newcomer would not get in.

@@ -48,12 +48,14 @@ class Measuring(Neighbourhood):
         if (is_new or now >= self._fresh_at) and self._samples:
             self._fresh_at = now + (0.0 if self._links.are_few else self._config.fresh_peer_interval_s)
             doubtful = self._pointers.most_doubtful(now, self._sessions.is_open)
-            if doubtful is not None and self._rng.random() < CHECKED_POINTERS:
-                record = doubtful.record
-            else:
-                record, _ = self._samples.popleft()
+            is_checked = doubtful is not None and self._rng.random() < CHECKED_POINTERS
+            record = doubtful.record if doubtful is not None and is_checked else self._samples.popleft()[0]
             if not self._sessions.is_open(record.node_id) and record.node_id not in self._links.candidates:
                 self._say(record, Ping(0), now, True)
+                if is_checked:
+                    # It may be one of our nearest without being a neighbour: it hears of us, too, and tells whom it
+                    # knows near us. That costs little more than the handshake.
+                    self._say(record, self._question(record.node_id), now)
                 return
         candidates = self._links.candidates
         chosen = self._prober.choose(

@@ -54,8 +54,11 @@ REFRESH_INTERVAL_S = 15.0
 NEWS_INTERVAL_S = 8.0
 #: A surplus neighbour is parted with this often at most.
 DROP_INTERVAL_S = 3.0
-#: Share of the exchanges that go to near neighbours; the others look further.
+#: Share of the exchanges that are about a node that was not heard of for long; of the others, share of those that go to
+#: near neighbours; the rest look further. And how many may be unanswered.
+DOUBTFUL_EXCHANGES = 0.5
 NEAR_EXCHANGES = 0.75
+MAX_QUESTIONS = 4
 #: One who was met just now may be about to become a neighbour: it is not probed yet, nor told that it is none.
 UNEXPECTED_S = 2.0
 
@@ -87,8 +90,8 @@ class Neighbourhood(Speech):
         self._links = Links(config, rng)
         self._pointers = Pointers()
         self._refresh_at = now + REFRESH_INTERVAL_S
-        #: The pointers of which the last exchange wanted to hear.
-        self._asked_about: list[NodeId] = []
+        #: By whom was asked: the pointers of which the question wanted to hear.
+        self._asked_about: dict[NodeId, list[NodeId]] = {}
         self._prober = Prober(rng)
         #: By when they were last heard of, the longest ago first.
         self._strangers: dict[NodeId, Stranger] = {}
@@ -127,19 +130,33 @@ class Neighbourhood(Speech):
         config = self._config
         self._exchange_interval_s = min(config.max_exchange_interval_s, 2.0 * self._exchange_interval_s)
         self._exchange_at = now + self._exchange_interval_s * (0.75 + 0.5 * self._rng.random())
+        partner = self._exchange_partner(now)
+        if partner is not None:
+            self._send(partner, self._question(partner))
+
+    def _exchange_partner(self, now: float) -> NodeId | None:
+        """By turns the neighbour nearest to whom we want to hear of most, and any neighbour, mostly a near one."""
+        doubtful = self._pointers.most_doubtful(now, lambda node_id: False)
+        if doubtful is not None and self._rng.random() < DOUBTFUL_EXCHANGES:
+            nearest = self._links.nearest(doubtful.record.coordinate, 1, lambda node_id: False)
+            return nearest[0].record.node_id if nearest else None
         groups: tuple[list[NodeId], list[NodeId]] = ([], [])
         for node_id, link in self._links.table.items():
             groups[link.far].append(node_id)
         first = self._rng.random() >= NEAR_EXCHANGES
         chosen = groups[first] or groups[not first]
-        if chosen:
-            # Neighbours tell their news themselves; of those that we only know of we want to hear. With few neighbours
-            # any others are welcome.
-            pointers = {} if self._links.are_few else self._pointers.table
-            self._asked_about = list(pointers)
-            known = b"".join(map(id_end, [*pointers, *self._links.table]))
-            versions = bytes(pointer.record.incarnation % 256 for pointer in pointers.values())
-            self._send(self._rng.choice(chosen), Exchange(self._packed, known, versions))
+        return self._rng.choice(chosen) if chosen else None
+
+    def _question(self, partner: NodeId) -> Exchange:
+        """Neighbours tell their news themselves; of those that we only know of we want to hear. With few neighbours
+        any others are welcome."""
+        pointers = {} if self._links.are_few else self._pointers.table
+        while len(self._asked_about) >= MAX_QUESTIONS:
+            del self._asked_about[next(iter(self._asked_about))]
+        self._asked_about[partner] = list(pointers)
+        known = b"".join(map(id_end, [*pointers, *self._links.table]))
+        versions = bytes(pointer.record.incarnation % 256 for pointer in pointers.values())
+        return Exchange(self._packed, known, versions)
 
     def _exchange_soon(self, at: float) -> None:
         """There is something new to be learned: ask often again, and first ``at``."""
@@ -259,10 +276,10 @@ class Neighbourhood(Speech):
         records, ages = fitting([*news, *near][:EXCHANGE_RECORDS], room)
         self._send(sender, ExchangeReply(records, ages, alive))
 
-    def _take_exchange_reply(self, reply: ExchangeReply, now: float) -> None:
+    def _take_exchange_reply(self, sender: NodeId, reply: ExchangeReply, now: float) -> None:
         for packed, age_s in with_ages(reply.records[:EXCHANGE_RECORDS], reply.ages):
             self._consider_packed(packed, now, age_s)
-        for node_id, age_s in zip(self._asked_about, reply.alive, strict=False):
+        for node_id, age_s in zip(self._asked_about.pop(sender, ()), reply.alive, strict=False):
             if age_s != NOT_KNOWN:
                 self._pointers.hear(node_id, now - age_s)
 

@@ -1,12 +1,12 @@
 """Nodes that a node knows of without being linked with them: one-way, from what others say, without heartbeats.
 
 A link takes two, and whoever is near to many is soon full; yet a search has to get to it. So a node remembers some
-others beside its neighbours, and names them to whoever asks. Two kinds are worth it:
+others beside its neighbours, and names them to whoever asks. These are worth it:
 
 * those that nobody kept who is nearer to us *covers*, that is, is nearer to them than we are (the pruning of
   S. J. Subramanya et al., "DiskANN", NeurIPS 2019, algorithm 2, with alpha = 1). With them there is a way to each node
   along which every step comes nearer, even into a cluster behind long access lines whose hubs have no link left;
-* the nearest, idle ones first: what searches look for in our surroundings.
+* the nearest, and the nearest idle ones: what searches look for in our surroundings.
 
 What is heard is as old as its source: everybody says with a record how long ago its node was surely alive, and what is
 older than ``OLDEST_S`` is forgotten.
@@ -25,8 +25,9 @@ from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
 from sbon.cost_space import LOAD_SCALE_MS
 
-#: So many places are for those that nobody covers.
-UNCOVERED = MAX_POINTERS // 2
+#: So many places are for those that nobody covers, and for the nearest, busy or not. The others are for idle ones.
+UNCOVERED = 8
+NEAREST = 6
 #: A node that nothing was heard of for so long is forgotten; one of so long ago may be asked whether it is there.
 OLDEST_S = 150.0
 DOUBTFUL_S = 40.0
@@ -89,19 +90,11 @@ class Pointers:
                 known.record, known.packed, known.away_ms = record, packed, here.rtt_ms(record.coordinate)
             return
         pointer = Pointer(record, packed, here.rtt_ms(record.coordinate), alive_at)
-        if len(self.table) >= MAX_POINTERS and pointer.worth_ms >= self._worst_covered_ms():
-            if self._is_covered(pointer, neighbours):
-                return
-            pointer.covered = False
-        else:
-            pointer.covered = self._is_covered(pointer, neighbours)
+        pointer.covered = self._is_covered(pointer, neighbours)
         self.table[node_id] = pointer
         if not pointer.covered:
             self._cover_by(pointer)
         self.shrink(MAX_POINTERS)
-
-    def _worst_covered_ms(self) -> float:
-        return max((known.worth_ms for known in self.table.values() if known.covered), default=-math.inf)
 
     def _is_covered(self, pointer: Pointer, neighbours: Iterable[Known]) -> bool:
         return _covers(neighbours, pointer) or _covers(
@@ -120,12 +113,13 @@ class Pointers:
             self._drop_one()
 
     def _drop_one(self) -> None:
-        """The least worth of the covered; of the uncovered, if there are too many of them, the farthest."""
-        uncovered = [(known.away_ms, node_id) for node_id, known in self.table.items() if not known.covered]
-        if len(uncovered) > UNCOVERED or len(uncovered) == len(self.table):
-            del self.table[max(uncovered)[1]]
-        else:
-            del self.table[max((known.worth_ms, node_id) for node_id, known in self.table.items() if known.covered)[1]]
+        """The least worth of those that are not among the nearest and that others cover; if there is none, the
+        farthest."""
+        by_distance = sorted((known.away_ms, node_id) for node_id, known in self.table.items())
+        uncovered = [node_id for _, node_id in by_distance if not self.table[node_id].covered]
+        kept = {node_id for _, node_id in by_distance[:NEAREST]} | set(uncovered[:UNCOVERED])
+        others = [(known.worth_ms, node_id) for node_id, known in self.table.items() if node_id not in kept]
+        del self.table[max(others)[1] if others else by_distance[-1][1]]
 
     def refresh(self, here: Coordinate, neighbours: Collection[Known], now: float) -> None:
         """To be called now and then: forget what is too old, and see anew who is covered."""

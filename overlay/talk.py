@@ -149,7 +149,7 @@ class Talk(Joining):
             case Exchange():
                 self._answer_exchange(sender, message, now)
             case ExchangeReply():
-                self._take_exchange_reply(message, now)
+                self._take_exchange_reply(sender, message, now)
             case Relay():
                 self._answer_relay(sender, message, now)
             case Relayed():
