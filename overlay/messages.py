@@ -114,10 +114,10 @@ class Exchange(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
 
 class ExchangeReply(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """Newer records of nodes that the asker knows, then others that are near it. ``ages``: see :class:`SearchReply`.
+    """Newer records of nodes that the asker knows, then others that are near it.
 
-    ``alive``: for each of the ``versions`` that were asked about, how many seconds ago that node was surely alive;
-    NOT_KNOWN if the sender does not know it.
+    ``ages``: for each of the records, how many seconds ago its node was surely alive. ``alive``: the same for each of
+    the ``versions`` that were asked about; NOT_KNOWN if the sender does not know that node.
     """
 
     records: tuple[Packed, ...]
@@ -149,15 +149,11 @@ class SearchRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):
 
 
 class SearchReply(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """The answerer itself, and the best of whom it knows and the asker does not, as many as fit a datagram.
-
-    ``ages``: for each of the records, how many seconds ago its node was surely alive.
-    """
+    """The answerer itself, and the best of whom it knows and the asker does not, as many as fit a datagram."""
 
     search_id: int
     record: Packed
     records: tuple[Packed, ...]
-    ages: bytes = b""
 
 
 def fitting(known: Iterable[tuple[Packed, float]], room: int) -> tuple[tuple[Packed, ...], bytes]:

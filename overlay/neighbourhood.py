@@ -260,7 +260,7 @@ class Neighbourhood(Speech):
         news: list[tuple[Packed, float]] = []
         others: list[tuple[float, Packed, float]] = []
         there, not_wanted = place.coordinate, {*known, id_end(sender)}
-        for record, packed, age_s in self._known_to_others():
+        for record, packed, age_s in [(self._own, self._packed, 0.0), *self._known_to_others()]:
             end = id_end(record.node_id)
             if end not in not_wanted:
                 others.append((there.rtt_ms(record.coordinate), packed, age_s))

@@ -32,7 +32,6 @@ from overlay.messages import (
     id_end,
     id_ends,
     is_newer,
-    with_ages,
 )
 from overlay.packing import unpack
 from overlay.records import Address, NodeRecord, Status
@@ -282,14 +281,13 @@ class Overlay(Talk):
         search = self._searches.get(reply.search_id)
         if search is None:
             return
-        heard = [(self._introduced(sender, reply.record), reply.record, 0.0)]
-        for packed, age_s in with_ages(reply.records, reply.ages):
-            heard.append((unpack(packed, self._config.dimensions), packed, age_s))
+        answerer = self._introduced(sender, reply.record)
+        heard = [answerer, *(unpack(packed, self._config.dimensions) for packed in reply.records)]
         if not search.answered(sender):
             return
-        for record, packed, age_s in heard:
-            if reply.search_id == self._lookup_id:
-                self._consider(record, packed, now, age_s)
+        if reply.search_id == self._lookup_id:
+            self._consider(answerer, reply.record, now)
+        for record in heard:
             # What we found dead, or know better, is not taken from others.
             if record.node_id not in self._lost:
                 search.know(record, asked=record.node_id in (sender, self._own.node_id))
@@ -310,8 +308,8 @@ class Overlay(Talk):
         by_guide = by_cost if guide is objective else _ranked(guide.cost(record) for record, _, _ in known)
         order = dict.fromkeys(index for pair in zip(by_cost, by_guide, strict=True) for index in pair)
         best: Iterable[tuple[Packed, float]] = ((known[index][1], known[index][2]) for index in order)
-        records, ages = fitting(best, MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed))
-        self._send(sender, SearchReply(request.search_id, self._packed, records, ages))
+        records, _ = fitting(best, MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed))
+        self._send(sender, SearchReply(request.search_id, self._packed, records))
 
     def _is_awaited(self, node_id: NodeId) -> bool:
         return any(search.waits_for(node_id) for search in self._searches.values())

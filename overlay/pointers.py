@@ -14,7 +14,6 @@ older than ``OLDEST_S`` is forgotten.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol

@@ -4,10 +4,10 @@ The searching node asks the best hosts that it knows of for the best that *they*
 all of the best it knows have been asked or enough hosts were. A host that does not answer in time is stepped over: it
 is asked once more, others are meanwhile, and the search waits for it at the end only if it belongs to the result.
 
-Hosts are chosen, and named in answers, in turns by the objective and by its *guide* (:mod:`sbon.objectives`): those who
-know the best need not be the best themselves. While the search still comes nearer, one host is asked at a time, since
-each answer tells whom to ask next; then PARALLEL are. Asking the best also makes sure that they live, and brings what
-they say about themselves now.
+Hosts are chosen, at first, and named in answers, in turns by the objective and by its *guide*
+(:mod:`sbon.objectives`): those who know the best need not be the best themselves. While the search still comes nearer,
+one host is asked at a time, since each answer tells whom to ask next; then PARALLEL are. Asking the best also makes
+sure that they live, and brings what they say about themselves now.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ MAX_FOUND = 400
 MAX_K = 32
 #: So many of them at most are named in a question, for news of them only.
 MAX_KNOWN = 64
-#: Whom to ask: by the guide, and then by the cost so often.
+#: Whom to ask: by the guide, and then by the cost so often; after so many contacts by the cost alone, so that the best
+#: are asked themselves. What others know of them may be out of date.
 BY_COST = 2
+GUIDED = 8
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ class Search:
         chosen = [self._found[node_id].record for node_id in self._repeat if node_id in self._late]
         self._repeat.clear()
         while len(self._waiting) < self._parallel() and self.contacts < self._max_contacts:
-            guided = self.contacts % (1 + BY_COST) == 0
+            guided = self._is_guided and self.contacts % (1 + BY_COST) == 0
             best = self._next(guided) or self._next(not guided)
             if best is None:
                 break
@@ -160,8 +162,15 @@ class Search:
 
     def _parallel(self) -> int:
         """One by one while the best is one that has not answered yet."""
-        best = min(self._found.items(), key=lambda found: (found[1].guide_cost, found[0]), default=None)
+        best = min(self._found.items(), key=self._worth, default=None)
         return PARALLEL if best is None or (best[1].asked and best[0] not in self._waiting) else 1
+
+    @property
+    def _is_guided(self) -> bool:
+        return self.contacts < GUIDED
+
+    def _worth(self, found: tuple[NodeId, _Found]) -> tuple[float, NodeId]:
+        return found[1].guide_cost if self._is_guided else found[1].cost, found[0]
 
     def _next(self, guided: bool) -> _Found | None:
         """The best not asked yet, if it is among the best WIDTH: nothing better, we trust, is behind the others."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from sbon.coordinate import Coordinate
 
 #: Weight of the newest place in the moving average.
-SMOOTHING = 0.05
+SMOOTHING = 0.02
 #: Share of the ratio that makes news of a new node: it comes nearer to the truth by small steps, too.
 SETTLING_SHARE = 0.4
 
