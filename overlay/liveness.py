@@ -67,7 +67,6 @@ class Liveness(Measuring):
                 return True
             self._alive(link, now)
             return False
-        self._pointers.hear(sender, now)
         stranger = self._strangers.pop(sender, None)
         if stranger is not None:
             self._strangers[sender] = stranger  # to the end: heard of last

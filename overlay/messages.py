@@ -117,7 +117,7 @@ class ExchangeReply(msgspec.Struct, frozen=True, array_like=True, tag=11):
     """Newer records of nodes that the asker knows, then others that are near it.
 
     ``ages``: for each of the records, how many seconds ago its node was surely alive. ``alive``: the same for each of
-    the ``versions`` that were asked about; NOT_KNOWN if the sender does not know that node.
+    the ``versions`` that were asked about; NOT_KNOWN if the sender does not know that node, or knows another version.
     """
 
     records: tuple[Packed, ...]

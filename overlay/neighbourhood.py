@@ -208,9 +208,10 @@ class Neighbourhood(Speech):
         """As :meth:`_consider`; most of what is heard is known already, and not even read."""
         node_id = packed_node_id(packed)
         known = self._links.table.get(node_id) or self._pointers.table.get(node_id)
-        if known is None or packed_version(packed) > known.record.version:
+        version = packed_version(packed)
+        if known is None or version > known.record.version:
             self._consider(unpack(packed, self._config.dimensions), packed, now, age_s)
-        else:
+        elif version == known.record.version:
             self._pointers.hear(node_id, now - age_s)
 
     def _ask_to_link(self, record: NodeRecord, packed: bytes, now: float) -> bool:
@@ -265,9 +266,10 @@ class Neighbourhood(Speech):
             if end not in not_wanted:
                 others.append((there.rtt_ms(record.coordinate), packed, age_s))
             elif end in asked:
-                heard[end] = age_byte(age_s)
                 if is_newer(record.incarnation, asked[end]):
                     news.append((packed, age_s))
+                elif record.incarnation % 256 == asked[end]:
+                    heard[end] = age_byte(age_s)
         # In a small overlay all are to become known; in a large one there is always somebody else.
         count = EXCHANGE_RECORDS if len(known) <= self._config.few_links else NEW_RECORDS
         near = [(packed, age_s) for _, packed, age_s in heapq.nsmallest(count, others)]

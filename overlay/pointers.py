@@ -8,8 +8,8 @@ others beside its neighbours, and names them to whoever asks. These are worth it
   along which every step comes nearer, even into a cluster behind long access lines whose hubs have no link left;
 * the nearest, and the nearest idle ones: what searches look for in our surroundings.
 
-What is heard is as old as its source: everybody says with a record how long ago its node was surely alive, and what is
-older than ``OLDEST_S`` is forgotten.
+What is heard is as old as its source: everybody says with a record how long ago its node surely was alive and at that
+place, and what is older than ``OLDEST_S`` is forgotten.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Known(Protocol):
 
 @dataclass(slots=True)
 class Pointer:
-    """One node. ``alive_at``: when it was surely alive, by our clock."""
+    """One node. ``alive_at``: when it surely was alive, and as its record says, by our clock."""
 
     record: NodeRecord
     packed: bytes
@@ -67,7 +67,7 @@ class Pointers:
         return node_id in self.table
 
     def hear(self, node_id: NodeId, alive_at: float) -> None:
-        """It was alive then."""
+        """It was alive then, and what we know of it was right."""
         pointer = self.table.get(node_id)
         if pointer is not None and alive_at > pointer.alive_at:
             pointer.alive_at = alive_at
@@ -84,9 +84,10 @@ class Pointers:
         node_id = record.node_id
         known = self.table.get(node_id)
         if known is not None:
-            known.alive_at = max(known.alive_at, alive_at)
             if record.supersedes(known.record):
                 known.record, known.packed, known.away_ms = record, packed, here.rtt_ms(record.coordinate)
+            if record.version == known.record.version:
+                known.alive_at = max(known.alive_at, alive_at)
             return
         pointer = Pointer(record, packed, here.rtt_ms(record.coordinate), alive_at)
         pointer.covered = self._is_covered(pointer, neighbours)

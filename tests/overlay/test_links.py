@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import msgspec
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.config import MAX_CANDIDATES, PLACES_LEFT, OverlayConfig
-from overlay.links import ANSWER_S, FAR_ACCEPTED, NEARER, REFUSED_S, Links
+from overlay.links import ANSWER_S, ASKS_AT_ONCE, ASKS_PER_S, FAR_ACCEPTED, NEARER, REFUSED_S, Links
 from overlay.packing import pack
 from overlay.records import NodeRecord, Status
 from sbon.coordinate import Coordinate
@@ -40,6 +41,12 @@ def wants(links: Links, record: NodeRecord) -> bool:
     return wanted
 
 
+#: As many as may be near: three beside us, and others that nobody leads to.
+BESIDE = [(1.0, 0.0), (2.0, 0.0), (3.0, 0.0)]
+AROUND = BESIDE + [
+    (50.0 * math.cos(math.tau * step / 5), 50.0 * math.sin(math.tau * step / 5))
+    for step in range(CONFIG.max_links - PLACES_LEFT - len(BESIDE))
+]
 ROW = tuple(at(index, 10.0 * (index + 1)) for index in range(6))
 FAR = (at(20, 0.0, 400.0), at(21, 0.0, 500.0), at(22, 0.0, 600.0))
 
@@ -107,6 +114,24 @@ def test_random_links_are_looked_for_until_there_are_enough() -> None:
     assert not links.propose_far(FAR[2], pack(FAR[2]), 1.0), "two are asked"
     links.expire(1.0 + ANSWER_S)
     assert links.propose_far(FAR[2], pack(FAR[2]), 5.0)
+
+
+def test_who_asks_and_asks_is_bounded() -> None:
+    links = linked(*ROW)
+    times = [0.1 * step for step in range(6000)]
+    asked = 0
+    for number, now in enumerate(times):
+        record = at(100 + number, 1.0)
+        asked += links.propose(record, pack(record), HERE, 1000.0 + now)
+        links.candidates.clear()
+    assert ASKS_AT_ONCE + 0.9 * ASKS_PER_S * times[-1] <= asked <= ASKS_AT_ONCE + 1.0 + ASKS_PER_S * times[-1]
+
+
+def test_a_full_one_that_has_nobody_to_part_with_does_not_ask() -> None:
+    crowd = [at(index, *place) for index, place in enumerate(AROUND)]
+    links = linked(*crowd)
+    assert links._surplus() is None, "nobody covers anybody"
+    assert not wants(links, at(90, 1.0))
 
 
 # --- whom it accepts

@@ -1,0 +1,83 @@
+"""What nodes answer to each other's questions after third ones: who lives, and where."""
+
+from __future__ import annotations
+
+import msgspec
+
+from overlay.messages import NOT_KNOWN, Exchange, ExchangeReply, Message, SearchReply, SearchRequest, id_end
+from overlay.node import Overlay
+from overlay.packing import pack, unpack
+from overlay.records import NodeRecord
+from overlay.wire import decode
+from sbon.coordinate import Coordinate
+from sbon.objectives import NearestTo
+from tests import truth
+from tests.overlay.fake_network import FakeNetwork, fake_record, full_mesh, id_of
+
+FIVE = truth.cloud_regions(5)
+ANSWERER, ASKER = 0, 1
+PLACE = Coordinate((1.0, 2.0, 3.0, 4.0), 1.0, 0.1)
+
+
+def asked(network: FakeNetwork, question: Message) -> Message:
+    """What node 0 answers to node 1."""
+    answerer, asker = network.nodes[ANSWERER], network.nodes[ASKER]
+    answerer._dispatch(id_of(ASKER), question, network.now)
+    ((answer, _),) = answerer.datagrams_to_send(network.now)
+    received = asker._sessions.receive(answer, answerer.record.address, network.now)
+    assert received is not None
+    return decode(received.body)
+
+
+def question(network: FakeNetwork, **known: int) -> Exchange:
+    """Node 1 asks about nodes, of which it knows these incarnations."""
+    ids = [id_of(int(name[1:])) for name in known]
+    packed = pack(network.nodes[ASKER].record)
+    return Exchange(packed, b"".join(map(id_end, ids)), bytes(known.values()))
+
+
+def named(answer: Message) -> set[str]:
+    assert isinstance(answer, (ExchangeReply, SearchReply))
+    return {unpack(packed, 4).node_id for packed in answer.records}
+
+
+def heard_of(node: Overlay, record: NodeRecord, age_s: float) -> None:
+    """Somebody told the node of one that is there no more, so that it is a pointer."""
+    packed = pack(record)
+    node._point_to(record, packed, node._now - age_s)
+    assert record.node_id in node._pointers
+
+
+def a_pointer(incarnation: int) -> NodeRecord:
+    return msgspec.structs.replace(fake_record(20), coordinate=PLACE, incarnation=incarnation)
+
+
+def test_who_is_asked_tells_of_itself_if_that_is_news() -> None:
+    network = full_mesh(FIVE)
+    incarnation = network.nodes[ANSWERER].record.incarnation % 256
+    assert id_of(ANSWERER) in named(asked(network, question(network, n0=incarnation - 1)))
+    answer = asked(network, question(network, n0=incarnation))
+    assert id_of(ANSWERER) not in named(answer)
+    assert isinstance(answer, ExchangeReply)
+    assert answer.alive == b"\0", "it is there, and as it is known"
+
+
+def test_only_who_knows_the_same_version_says_how_long_ago_it_was_true() -> None:
+    network = full_mesh(FIVE)
+    heard_of(network.nodes[ANSWERER], a_pointer(7), 30.0)
+    same, older, newer = (asked(network, question(network, n20=incarnation)) for incarnation in (7, 8, 6))
+    assert isinstance(same, ExchangeReply)
+    assert isinstance(older, ExchangeReply)
+    assert isinstance(newer, ExchangeReply)
+    assert (same.alive[0], older.alive[0]) == (30, NOT_KNOWN)
+    assert id_of(20) not in named(same) | named(older)
+    assert id_of(20) in named(newer)
+
+
+def test_a_search_names_those_that_the_asker_does_not_know_as_they_are() -> None:
+    network = full_mesh(FIVE)
+    versions = {index: network.nodes[index].record.incarnation % 256 for index in (2, 3)}
+    versions[3] = (versions[3] - 1) % 256
+    known = b"".join(id_end(id_of(index)) for index in versions)
+    request = SearchRequest(1, NearestTo(PLACE), known, bytes(versions.values()))
+    assert named(asked(network, request)) == {id_of(3), id_of(4)}
