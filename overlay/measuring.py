@@ -23,8 +23,9 @@ from sbon.update_filter import UpdateFilter
 
 #: An error estimate is advertised anew when it changed by this much.
 ADVERTISE_ERROR = 0.1
-#: Share of the probes of fresh nodes that see whether a pointer is still right.
-CHECKED_POINTERS = 0.5
+#: Now and then the probe of a fresh node sees whether a pointer is still right; the others go to random ones, which tell
+#: most about our own place.
+CHECK_POINTER_INTERVAL_S = 12.0
 #: A settled node looks this often whether it has moved: neighbours are not told more often anyway.
 MOVED_INTERVAL_S = NEWS_INTERVAL_S / 2
 
@@ -39,7 +40,7 @@ class Measuring(Neighbourhood):
         self._update_filter = UpdateFilter(config.advertise_ratio, config.advertise_distance_ms)
         own = msgspec.structs.replace(record, coordinate=self._estimator.coordinate, status=Status.ALIVE)
         super().__init__(own, config, rng, now, sessions)
-        self._probe_at = self._fresh_at = self._moved_at = now
+        self._probe_at = self._fresh_at = self._moved_at = self._check_at = now
 
     # --- asking
 
@@ -47,12 +48,12 @@ class Measuring(Neighbourhood):
         is_new = self._estimator.is_settling
         if (is_new or now >= self._fresh_at) and self._samples:
             self._fresh_at = now + (0.0 if self._links.are_few else self._config.fresh_peer_interval_s)
-            doubtful = self._pointers.most_doubtful(now, self._sessions.is_open)
-            is_checked = doubtful is not None and self._rng.random() < CHECKED_POINTERS
-            record = doubtful.record if doubtful is not None and is_checked else self._samples.popleft()[0]
+            doubtful = self._pointers.most_doubtful(now, self._sessions.is_open) if now >= self._check_at else None
+            record = self._samples.popleft()[0] if doubtful is None else doubtful.record
             if not self._sessions.is_open(record.node_id) and record.node_id not in self._links.candidates:
                 self._say(record, Ping(0), now, True)
-                if is_checked:
+                if doubtful is not None:
+                    self._check_at = now + CHECK_POINTER_INTERVAL_S
                     # It may be one of our nearest without being a neighbour: it hears of us, too, and tells whom it
                     # knows near us. That costs little more than the handshake.
                     self._say(record, self._question(record.node_id), now)
