@@ -31,6 +31,8 @@ REFUSED_S = 120.0
 ANSWER_S = 3.0
 #: A random link is only given to others as a far one while there are at most so many times ``far_links`` of them.
 FAR_ACCEPTED = 2
+#: So many more random links than are looked for are no surplus: whoever loses one asks another, who has too many then.
+FAR_KEPT = 2
 #: A node has to be nearer by this ratio than those that it pushes aside, and one that goes for it has to be covered by
 #: another that is nearer to it by this ratio: or links would change all the time.
 NEARER = 0.9
@@ -218,7 +220,7 @@ class Links:
         if surplus is not None:
             return surplus
         far = [(link.since, node_id) for node_id, link in self.table.items() if link.far]
-        return min(far)[1] if len(far) > self._config.far_links else None
+        return min(far)[1] if len(far) > self._config.far_links + FAR_KEPT else None
 
     # --- for others
 
