@@ -85,3 +85,13 @@ def test_what_nothing_is_heard_of_is_doubted_and_then_forgotten() -> None:
     assert id_of(1) in pointers.table
     pointers.refresh(HERE, (), OLDEST_S + 11.0)
     assert id_of(1) not in pointers.table
+
+
+def test_only_who_knows_it_as_it_is_can_say_that_it_was_there() -> None:
+    pointers = told(at(1, 100.0, incarnation=2), alive_at=10.0)
+    told(at(1, 100.0, incarnation=1), pointers=pointers, alive_at=50.0)
+    assert pointers.table[id_of(1)].alive_at == 10.0, "where it was is no news of where it is"
+    told(at(1, 100.0, incarnation=2), pointers=pointers, alive_at=30.0)
+    assert pointers.table[id_of(1)].alive_at == 30.0
+    told(at(1, 90.0, incarnation=3), pointers=pointers, alive_at=20.0)
+    assert (pointers.table[id_of(1)].alive_at, pointers.table[id_of(1)].away_ms) == (30.0, 90.0)
