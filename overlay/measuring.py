@@ -23,7 +23,7 @@ from sbon.update_filter import UpdateFilter
 
 #: An error estimate is advertised anew when it changed by this much.
 ADVERTISE_ERROR = 0.1
-#: Now and then the probe of a fresh node sees whether a pointer is still right; the others go to random ones, which tell
+#: Now and then the probe of a fresh node sees whether a pointer is right; the others go to random nodes, which tell
 #: most about our own place.
 CHECK_POINTER_INTERVAL_S = 12.0
 #: A settled node looks this often whether it has moved: neighbours are not told more often anyway.
