@@ -328,6 +328,8 @@ class Keeper:
         last_change_s = record.last_move_at_s or record.running_at_s or now_s
         links = self._links(record)
         usage, at_consumer = (None, None) if record.status.ended else self._usages(record, links)
+        fragments = tuple(self._fragment_view(record, fragment_id) for fragment_id in record.fragments)
+        hosts = (self._peers.known(node_id) for node_id in sorted({fragment.node_id for fragment in fragments}))
         return QueryView(
             query_id=record.query_id,
             sql=record.sql,
@@ -336,7 +338,7 @@ class Keeper:
             submitted_at_s=record.submitted_at_s,
             age_s=max(0.0, now_s - record.submitted_at_s),
             since_last_move_s=max(0.0, now_s - last_change_s),
-            fragments=tuple(self._fragment_view(record, fragment_id) for fragment_id in record.fragments),
+            fragments=fragments,
             links=links,
             choices=record.choices,
             moves=record.moves,
@@ -344,6 +346,7 @@ class Keeper:
             error=record.error,
             network_usage=usage,
             network_usage_at_consumer=at_consumer,
+            hosts=tuple(host for host in hosts if host is not None),
         )
 
     def _fragment_view(self, record: QueryRecord, fragment_id: str) -> FragmentView:

@@ -91,6 +91,8 @@ class LocalOptimizer:
                 log.info("%s is not evaluated now: %s", query_id, error)
 
     async def _evaluate_query(self, view: QueryView, here: list[str]) -> None:
+        for record in view.hosts:
+            self._peers.meet(record)  # ends of our streams need not be neighbours
         # A query that rests is not even searched for: what is found now would have to be found again.
         rests = view.since_last_move_s < self._policy.rest_s
         if view.status is not QueryStatus.RUNNING or view.moving is not None or rests:

@@ -22,6 +22,7 @@ from overlay.records import Address, NodeRecord
 from sbon.coordinate import Coordinate, origin
 from sbon.cost_space import LOAD_SCALE_MS, LoadScaling
 from sbon.errors import SbonError, UnavailableError
+from sbon.latency_filter import PercentileFilter
 from sbon.objectives import Objective
 from sbon.placement.problem import CostView
 from sbon.placement.questions import KnownPath
@@ -35,6 +36,10 @@ PROBE_PATIENCE_S = 3.0
 _PROBE_POLL_S = 0.05
 #: Paths that one request may ask about.
 MAX_PATHS = 1000
+#: Connections with which a path to a node that is no neighbour is measured, one after another.
+PINGS = 5
+#: Nodes beyond the neighbours that are remembered: those that searches found, and those that others told of.
+MAX_MET = 1000
 
 
 class Overlay(Protocol):
@@ -75,6 +80,7 @@ class Requests(Protocol):
         reply_type: type[R],
         timeout_s: float = ...,
     ) -> R: ...
+    async def connect_ms(self, node: NodeRecord) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,7 @@ class Peers:
         self._requests = requests
         self._shell = shell
         self._own_handlers: dict[type[msgspec.Struct], Callable[[Any, NodeId], Awaitable[Any]]] = {}
+        self._met: dict[NodeId, NodeRecord] = {}  # in the order in which they were heard of
         self.handle(MeasureLatency, self._measure_for)
 
     @property
@@ -101,12 +108,23 @@ class Peers:
 
     def name(self, node_id: NodeId) -> str:
         """For people; the id itself if the node is not known now."""
-        record = self.overlay.find(node_id)
+        record = self.known(node_id)
         return node_id if record is None else record.name
+
+    def meet(self, record: NodeRecord) -> None:
+        """Remember a node, so that it can be asked though it is no neighbour."""
+        self._met.pop(record.node_id, None)
+        self._met[record.node_id] = record
+        while len(self._met) > MAX_MET:
+            del self._met[next(iter(self._met))]
+
+    def known(self, node_id: NodeId) -> NodeRecord | None:
+        """The record of this node, of a neighbour, or else of a node that was met."""
+        return self.overlay.find(node_id) or self._met.get(node_id)
 
     def record(self, node_id: NodeId) -> NodeRecord:
         """Raises UnavailableError if the node is not there now."""
-        record = self.overlay.find(node_id)
+        record = self.known(node_id)
         if record is None:
             raise UnavailableError(f"node {node_id} is not in the overlay now: wait until it is back, see `sbon nodes`")
         return record
@@ -170,11 +188,16 @@ class Peers:
 
     async def search(self, objective: Objective, k: int) -> list[NodeRecord]:
         """The hosts of least objective, at most ``k``, by ascending cost."""
-        return list((await self._shell.search(objective, k)).found)
+        found = (await self._shell.search(objective, k)).found
+        for record in found:
+            self.meet(record)
+        return list(found)
 
     # --- what paths cost
 
-    async def measure(self, pairs: Iterable[tuple[NodeId, NodeId]]) -> dict[tuple[NodeId, NodeId], float]:
+    async def measure(
+        self, pairs: Iterable[tuple[NodeId, NodeId]], *, afresh: bool = False
+    ) -> dict[tuple[NodeId, NodeId], float]:
         """Filtered round trips, in ms, of as many of the pairs as their first ends can measure within seconds."""
         wanted: dict[NodeId, list[NodeId]] = {}
         for a, b in pairs:
@@ -184,7 +207,9 @@ class Peers:
         known: dict[tuple[NodeId, NodeId], float] = {}
 
         async def ask_one(source: NodeId, targets: list[NodeId]) -> None:
-            message = MeasureLatency(tuple(targets[:MAX_PATHS]))
+            targets = targets[:MAX_PATHS]
+            records = (self.known(target) for target in targets)
+            message = MeasureLatency(tuple(targets), tuple(record for record in records if record is not None), afresh)
             try:
                 reply = await self.ask(source, message, Latencies, PROBE_PATIENCE_S + 5.0)
             except SbonError:
@@ -197,19 +222,39 @@ class Peers:
         return known
 
     async def _measure_for(self, message: MeasureLatency, _sender: NodeId) -> Latencies:
-        node_ids = message.node_ids[:MAX_PATHS]
-        unknown = [node_id for node_id in node_ids if self.overlay.measured_rtt_ms(node_id) is None]
-        for node_id in unknown:
-            self._shell.probe_soon(node_id)
-        with trio.move_on_after(PROBE_PATIENCE_S):
-            for node_id in unknown:
-                while self._may_be_measured(node_id):
-                    await trio.sleep(_PROBE_POLL_S)
-        measured = ((node_id, self.overlay.measured_rtt_ms(node_id)) for node_id in node_ids)
-        return Latencies({node_id: rtt_ms for node_id, rtt_ms in measured if rtt_ms is not None})
+        told = {record.node_id: record for record in message.records[:MAX_PATHS]}
+        rtt_ms: dict[NodeId, float] = {}
 
-    def _may_be_measured(self, node_id: NodeId) -> bool:
-        return self.overlay.measured_rtt_ms(node_id) is None and self.overlay.find(node_id) is not None
+        async def measure_one(node_id: NodeId) -> None:
+            measured_ms = await self._measure_one(node_id, told.get(node_id), afresh=message.afresh)
+            if measured_ms is not None:
+                rtt_ms[node_id] = measured_ms
+
+        with trio.move_on_after(PROBE_PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for node_id in dict.fromkeys(message.node_ids[:MAX_PATHS]):
+                    nursery.start_soon(measure_one, node_id)
+        return Latencies(rtt_ms)
+
+    async def _measure_one(self, node_id: NodeId, told: NodeRecord | None, *, afresh: bool) -> float | None:
+        """What is known, what a probe shows of a neighbour, or what connections show of anybody else."""
+        overlay = self.overlay
+        if not afresh:
+            if overlay.measured_rtt_ms(node_id) is None and overlay.find(node_id) is not None:
+                self._shell.probe_soon(node_id)
+            while overlay.measured_rtt_ms(node_id) is None and overlay.find(node_id) is not None:
+                await trio.sleep(_PROBE_POLL_S)
+            measured_ms = overlay.measured_rtt_ms(node_id)
+            if measured_ms is not None:
+                return measured_ms
+        record = self.known(node_id) or told
+        if record is None or node_id == self.node_id:
+            return None if record is None else 0.0
+        path = PercentileFilter()
+        with suppress(OSError):
+            for _ in range(PINGS):
+                path.add(await self._requests.connect_ms(record))
+        return path.value
 
     def known_paths(self) -> tuple[KnownPath, ...]:
         """The paths from here that are measured now."""
@@ -223,7 +268,7 @@ class Peers:
     ) -> CostView:
         """What is known here, with ``measured`` round trips of other nodes; nodes that have gone are at the origin."""
         own = self.overlay.record
-        records = {record.node_id: record for record in [own, *self.overlay.members()]}
+        records = self._met | {record.node_id: record for record in [own, *self.overlay.members()]}
         coordinate = self.overlay.coordinate
 
         def coordinate_of(node_id: NodeId) -> Coordinate:

@@ -74,9 +74,11 @@ class Placing:
         if isinstance(question, FindHosts):
             return await peers.search(question.objective, question.k)
         if isinstance(question, MeasurePaths):
-            return await peers.measure(question.pairs)
+            return await peers.measure(question.pairs, afresh=question.afresh)
         if isinstance(question, TellKnownPaths):
             answers = await peers.gather(TellMeasuredPaths(), MeasuredPaths, question.node_ids, TELL_TIMEOUT_S)
+            for answer in answers.answers.values():
+                peers.meet(answer.record)
             return {node_id: Known(answer.record, answer.paths) for node_id, answer in answers.answers.items()}
         if isinstance(question, TellRoutes):
             return {}  # hosts know nothing of the routers between them

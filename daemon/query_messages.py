@@ -79,9 +79,14 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class MeasureLatency(msgspec.Struct, frozen=True):
-    """What are the round trips from the node to these? It probes those that it never measured, for some seconds."""
+    """What are the round trips from the node to these? It measures those that it does not know, for some seconds.
+
+    ``records`` are of those that it may not have heard of. ``afresh``: what it knows does not count.
+    """
 
     node_ids: tuple[str, ...]
+    records: tuple[NodeRecord, ...] = ()
+    afresh: bool = False
 
 
 class Latencies(msgspec.Struct, frozen=True):
@@ -328,6 +333,8 @@ class QueryView(msgspec.Struct, frozen=True):
     error: str | None = None
     network_usage: float | None = None
     network_usage_at_consumer: float | None = None
+    #: Of the nodes that run its fragments, as far as they are known.
+    hosts: tuple[NodeRecord, ...] = ()
 
 
 class DescribeQuery(msgspec.Struct, frozen=True):

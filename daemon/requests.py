@@ -168,6 +168,17 @@ class PeerRequests:
         """
         return await self._exchange(node, lambda peer_id: message, reply_type, timeout_s)
 
+    async def connect_ms(self, node: NodeRecord) -> float:
+        """How long it takes to connect to ``node``: a round trip between two kernels, and nothing is said.
+
+        Raises OSError if it cannot be reached.
+        """
+        began_s = trio.current_time()
+        async with await trio.open_tcp_stream(*node.address):
+            took_s = trio.current_time() - began_s
+        held_s = 0.0 if self._emulation is None else 2.0 * self._emulation.one_way_s_to_address(node.address)
+        return 1000.0 * (took_s + held_s)
+
     async def introduce(
         self,
         address: Address,

@@ -1,0 +1,115 @@
+"""Paths between nodes that are no neighbours: real requests over loopback, with an overlay that knows nobody."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from daemon.emulation import Emulation
+from daemon.peer_tls import PeerTls
+from daemon.peers import MAX_MET, Peers
+from daemon.requests import PeerRequests
+from overlay.certificates import Trust
+from overlay.records import NodeRecord
+from sbon.coordinate import Coordinate
+from sbon.errors import UnavailableError
+from tests.overlay.session_nodes import identity
+
+ASKER, CANDIDATE, END = identity(1), identity(2), identity(3)
+RTT_MS = 60.0
+
+
+def record(who: Any, port: int = 1) -> NodeRecord:
+    return NodeRecord(who.node_id, f"n{port}", "127.0.0.1", port, 1, Coordinate((3.0, 4.0), 0.0, 0.1))
+
+
+class FakeOverlay:
+    """A node that knows its neighbours, and what paths to them cost."""
+
+    def __init__(self, own: NodeRecord, measured_ms: dict[str, float]) -> None:
+        self.record = own
+        self.coordinate = own.coordinate
+        self.measured_ms = measured_ms
+
+    def members(self) -> list[NodeRecord]:
+        return []
+
+    def find(self, name_or_id: str) -> NodeRecord | None:
+        return self.record if name_or_id == self.record.node_id else None
+
+    def measured_rtt_ms(self, node_id: str) -> float | None:
+        return self.measured_ms.get(node_id)
+
+    def measured_paths(self) -> list[tuple[str, Coordinate, float]]:
+        return []
+
+
+class FakeShell:
+    def probe_soon(self, node_id: str) -> None:
+        raise AssertionError("a node that is no neighbour cannot be probed")
+
+    async def search(self, objective: Any, k: int) -> Any:
+        raise NotImplementedError
+
+
+@asynccontextmanager
+async def nodes(tmp_path: Path, known_ms: float | None = None) -> AsyncIterator[tuple[Peers, Peers, Peers]]:
+    """Three nodes. To and from the end everything takes RTT_MS; the candidate believes in ``known_ms``."""
+    async with trio.open_nursery() as nursery:
+        listeners = [await trio.open_tcp_listeners(0, host="127.0.0.1") for _ in range(3)]
+        ports = [some[0].socket.getsockname()[1] for some in listeners]
+        started = []
+        for who, port, some in zip((ASKER, CANDIDATE, END), ports, listeners, strict=True):
+            emulation = Emulation({f"127.0.0.1:{ports[2]}": RTT_MS}, list)
+            tls = PeerTls(who, Trust(is_open=True), lambda: 0.0)
+            requests = PeerRequests(tls, 1, tmp_path / str(port), emulation)
+            measured_ms = {} if known_ms is None or who is not CANDIDATE else {END.node_id: known_ms}
+            started.append(Peers(FakeOverlay(record(who, port), measured_ms), requests, FakeShell()))
+            await nursery.start(requests.serve, some)
+        yield started[0], started[1], started[2]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_candidate_measures_an_end_that_is_no_neighbour(tmp_path: Path) -> None:
+    pair = CANDIDATE.node_id, END.node_id
+    async with nodes(tmp_path) as (asker, candidate, end):
+        assert await asker.measure([pair]) == {}  # nobody has told who these are
+        asker.meet(candidate.overlay.record)
+        assert await asker.measure([pair]) == {}
+        asker.meet(end.overlay.record)
+        measured = await asker.measure([pair])
+        assert measured[pair] >= RTT_MS
+
+
+async def test_what_is_known_is_told_unless_it_is_to_be_measured_afresh(tmp_path: Path) -> None:
+    pair = CANDIDATE.node_id, END.node_id
+    async with nodes(tmp_path, known_ms=1.5) as (asker, candidate, end):
+        asker.meet(candidate.overlay.record)
+        asker.meet(end.overlay.record)
+        assert await asker.measure([pair]) == {pair: 1.5}
+        assert (await asker.measure([pair], afresh=True))[pair] >= RTT_MS
+
+
+async def test_an_end_that_is_gone_is_not_measured(tmp_path: Path) -> None:
+    async with nodes(tmp_path) as (asker, candidate, _):
+        asker.meet(candidate.overlay.record)
+        asker.meet(record(END, 1))  # nobody listens there
+        assert await asker.measure([(CANDIDATE.node_id, END.node_id)]) == {}
+
+
+async def test_nodes_that_were_met_have_places_and_are_forgotten_in_time(tmp_path: Path) -> None:
+    async with nodes(tmp_path) as (asker, _, end):
+        asker.meet(end.overlay.record)
+        view = asker.cost_view({})
+        assert view.coordinate_of(END.node_id) == end.overlay.record.coordinate
+        for number in range(MAX_MET):
+            asker.meet(msgspec.structs.replace(end.overlay.record, node_id=f"{number:064x}"))
+        assert asker.known(END.node_id) is None
+        with pytest.raises(UnavailableError, match="not in the overlay"):
+            asker.record(END.node_id)
