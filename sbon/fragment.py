@@ -41,6 +41,7 @@ class FragmentSpec(msgspec.Struct, frozen=True):
     ``event_time`` is the output column that later operators window or join on, None if there is none.
     ``watermark_lag_ms``: every later output row has event time >= (input watermark - lag).
     ``stateful``: its windows or join buffers close with Spark's own watermark, one batch behind the input's.
+    ``output_interval_ms``: of a sink, how often it writes; 0: as rows come.
     ``selectivity``: estimated bytes out per byte in, until it has been measured.
     """
 
@@ -55,6 +56,7 @@ class FragmentSpec(msgspec.Struct, frozen=True):
     selectivity: float = 1.0
     stream: StreamSpec | None = None
     sink: SinkSpec | None = None
+    output_interval_ms: int = 0
 
     @property
     def pinned(self) -> bool:

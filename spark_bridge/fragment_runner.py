@@ -297,7 +297,7 @@ class FragmentRunner:
             .foreachBatch(self._run_batch)
             .outputMode("append")
             .option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime=f"{self._settings.trigger_ms} milliseconds")
+            .trigger(processingTime=f"{max(self._settings.trigger_ms, self.spec.output_interval_ms)} milliseconds")
         )
         try:
             for _ in range(_START_ATTEMPTS):

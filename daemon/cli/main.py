@@ -195,8 +195,14 @@ VERBS = (
         (
             ("sbon submit delays.sql", "INSERT INTO sink SELECT ... FROM streams"),
             ("echo 'INSERT INTO late SELECT * FROM flights WHERE dep_delay > 60' | sbon submit -", "from stdin"),
+            ("sbon submit gate.sql --param 1234", "the value of the first ?; --param gate=B7 is that of :gate"),
         ),
-        (_argument("file", metavar="FILE.sql", help="the query, - for stdin"),),
+        (
+            _argument("file", metavar="FILE.sql", help="the query, - for stdin"),
+            _argument(
+                "--param", metavar="[NAME=]VALUE", action="append", default=[], help="of :NAME, or of each ? in turn"
+            ),
+        ),
     ),
     Verb(
         "queries",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -138,8 +138,24 @@ def emulate(arguments: Arguments) -> None:
 
 
 def submit(arguments: Arguments) -> None:
-    reply = _ask(arguments, Submit(_read_query(arguments.file)))
-    _show(arguments, reply, lambda reply: print(reply.query_id))
+    text = _read_query(arguments.file)
+    if arguments.param:
+        text = _with_values(text, arguments.param)
+    _show(arguments, _ask(arguments, Submit(text)), lambda reply: print(reply.query_id))
+
+
+def _with_values(text: str, parameters: Sequence[str]) -> str:
+    from sbon.sql.parameters import bind  # needs sqlglot, which is large
+
+    named = {}
+    values = []
+    for parameter in parameters:
+        name, equals, value = parameter.partition("=")
+        if equals and name.isidentifier():
+            named[name] = value
+        else:
+            values.append(parameter)
+    return bind(text, values, named)
 
 
 def _read_query(file: str) -> str:

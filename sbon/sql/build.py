@@ -12,6 +12,7 @@ from sbon.sql.catalog import Catalog
 from sbon.sql.check import check_expression, check_join, check_select, check_source, check_union
 from sbon.sql.dialect import column, parse_columns, place, render
 from sbon.sql.grouping import aggregates, group_by_window
+from sbon.sql.joined_windows import Windowed, grouped_by_window, joined_in_time, windowed
 from sbon.sql.logical_plan import Compute, Filter, Join, Output, Plan, Scan, Union, bare, conjuncts
 from sbon.sql.names import Namer, Scope, is_star, output_name, struct_fields
 
@@ -31,6 +32,8 @@ class PlanBuilder:
         self._catalog = catalog
         self._namer = Namer()
         self._unnamed = 0
+        #: How often results are wanted, in microseconds, by each window that says so.
+        self.slides_us: list[int] = []
 
     def query(self, query: exp.Query, visible: Mapping[str, _Common] | None = None) -> tuple[Plan, list[Output]]:
         """The plan of a SELECT or UNION ALL and its named columns in order. Raises QueryError."""
@@ -84,7 +87,7 @@ class PlanBuilder:
 
     def _select(self, select: exp.Select, visible: Mapping[str, _Common]) -> tuple[Plan, list[Output]]:
         check_select(select)
-        plan, scope = self._from(select, visible)
+        plan, scope, sources = self._from(select, visible)
         where = select.args.get("where")
         if where is not None:
             check_expression(where.this, clause="WHERE")
@@ -96,13 +99,17 @@ class PlanBuilder:
         if having is not None:
             check_expression(having.this, clause="HAVING", aggregates=True)
         if group is not None or having is not None or any(aggregates(item) for item in select.expressions):
+            if len(sources) == 1:
+                return group_by_window(grouped_by_window(select, sources[0]), plan, scope, self._namer)
             return group_by_window(select, plan, scope, self._namer)
+        self.slides_us += [source.window.slide_us for source in sources if source.window and source.window.slide_us]
         return plan, self._outputs(select, scope)
 
-    def _from(self, select: exp.Select, visible: Mapping[str, _Common]) -> tuple[Plan, Scope]:
+    def _from(self, select: exp.Select, visible: Mapping[str, _Common]) -> tuple[Plan, Scope, list[Windowed]]:
         first = select.args["from_"].this
         alias, plan, outputs = self._relation(first, visible)
         relations = {alias: outputs}
+        sources = [windowed(first, alias, plan, outputs)]
         for join in select.args.get("joins") or ():
             check_join(join)
             alias, right, outputs = self._relation(join.this, visible)
@@ -114,8 +121,11 @@ class PlanBuilder:
             if on is not None and not (isinstance(on, exp.Boolean) and on.this):
                 check_expression(on, clause="ON")
                 condition = tuple(conjuncts(Scope(relations, {}).resolve(on)))
-            plan = Join(plan, right, condition, place(join.this))
-        return plan, Scope(relations, {})
+            source = windowed(join.this, alias, right, outputs)
+            in_time = joined_in_time(sources, source)
+            sources.append(source)
+            plan = Join(plan, right, (*condition, *in_time), place(join.this))
+        return plan, Scope(relations, {}), sources
 
     def _relation(self, source: exp.Expr, visible: Mapping[str, _Common]) -> tuple[str, Plan, list[Output]]:
         """A FROM item: its alias, plan and columns."""

@@ -151,9 +151,8 @@ def check_expression(expression: exp.Expr, *, clause: str, aggregates: bool = Fa
                 remedy = "use approx_count_distinct(...)" if inside == "count" else "remove DISTINCT"
                 raise QueryError(f"DISTINCT in {inside}{place(node)} is not supported on streams; {remedy}")
             case exp.Placeholder() | exp.Parameter() | exp.SessionParameter():
-                raise QueryError(
-                    f"the parameter {render(node)}{place(node.parent or node)} is not supported; write its value"
-                )
+                where = place(node.parent or node)
+                raise QueryError(f"the parameter {render(node)}{where} has no value; give it with --param, or write it")
             case exp.Lambda():
                 raise QueryError(
                     f"a lambda{place(node)} is not supported; compute it before the stream enters, at its source"

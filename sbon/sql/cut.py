@@ -57,8 +57,11 @@ class Cutter:
     rates: dict[str, float] = field(default_factory=dict)
     _numbers: dict[FragmentKind, int] = field(default_factory=dict)
 
-    def cut(self, plan: Plan, outputs: Sequence[Output], sink: SinkSpec) -> None:
-        """Fragments of ``plan`` and of the sink, which writes ``outputs``. Every output has a name."""
+    def cut(self, plan: Plan, outputs: Sequence[Output], sink: SinkSpec, interval_us: int = 0) -> None:
+        """Fragments of ``plan`` and of the sink, which writes ``outputs`` each ``interval_us`` (0: as they come).
+
+        Every output has a name.
+        """
         times = event_times(plan)
         selected = [bare(output.expression) for output in outputs]
         top = self._fragment(plan, list(outputs), next((time for time in times.lags_us if time in selected), None))
@@ -66,7 +69,16 @@ class Cutter:
         selected_names: list[exp.Expr] = [exp.Star()] if names == top.columns else [column(name) for name in names]
         event_time = top.event_time if top.event_time in names else None
         sql = render(exp.select(*selected_names).from_("in0"))
-        self._add(FragmentKind.SINK, sql, (top,), event_time=event_time, rate=top.rate, sink=sink, columns=names)
+        self._add(
+            FragmentKind.SINK,
+            sql,
+            (top,),
+            event_time=event_time,
+            rate=top.rate,
+            sink=sink,
+            columns=names,
+            interval_us=interval_us,
+        )
 
     def _fragment(self, plan: Plan, outputs: list[Output], time: str | None) -> _Cut:
         """The fragment whose output is ``outputs`` over ``plan``; ``time`` is the attribute that is its event time."""
@@ -198,6 +210,7 @@ class Cutter:
         lag_us: int = 0,
         stream: StreamSpec | None = None,
         sink: SinkSpec | None = None,
+        interval_us: int = 0,
     ) -> _Cut:
         number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
         fragment_id = f"{self.query_id}-{kind}{number}"
@@ -215,6 +228,7 @@ class Cutter:
                 selectivity=rate.bytes_per_s / bytes_in if bytes_in > 0 else 1.0,
                 stream=stream,
                 sink=sink,
+                output_interval_ms=ceil_ms(interval_us),
             )
         )
         self.rates[fragment_id] = rate.bytes_per_s

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from sqlglot import TokenType, exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ErrorLevel, SqlglotError
 from sqlglot.parsers.spark import SparkParser
 
 from sbon.errors import QueryError
+from sbon.sql.stream_windows import note_windows, take_brackets
 
 #: Longer texts are refused: the parser recurses, and nobody types this much.
 MAX_QUERY_CHARACTERS = 65_536
@@ -44,7 +45,8 @@ def parse(text: str) -> list[exp.Expr]:
     if len(text) > MAX_QUERY_CHARACTERS:
         raise QueryError(f"the query has {len(text)} characters, at most {MAX_QUERY_CHARACTERS} are read; shorten it")
     try:
-        return [statement for statement in _DIALECT.parse(text) if statement is not None]
+        tokens, brackets = take_brackets(_DIALECT.tokenize(text), text)
+        statements = [statement for statement in _DIALECT.parser().parse(tokens, text) if statement is not None]
     except RecursionError:
         raise QueryError("the query is nested too deeply; flatten it") from None
     except SqlglotError as error:
@@ -57,6 +59,16 @@ def parse(text: str) -> list[exp.Expr]:
         column = (first.get("col") or 1) - max(len(first.get("highlight") or "") - 1, 0)
         what = _one_line(str(first["description"])).split(" but got <")[0].rstrip(".").lower()
         raise QueryError(f"not valid Spark SQL: {what}{near} at line {first['line']}, column {column}") from None
+    note_windows(statements, brackets)
+    return statements
+
+
+def tokenize(text: str) -> list[Token]:
+    """The words of ``text``. Raises QueryError where a quote or comment is not closed."""
+    try:
+        return _DIALECT.tokenize(text)
+    except SqlglotError:
+        raise QueryError("not valid Spark SQL: a quote or comment is not closed; close it") from None
 
 
 def render(expression: exp.Expr) -> str:

@@ -9,8 +9,8 @@ from sqlglot import exp
 from sbon.errors import QueryError
 from sbon.sql.check import check_expression
 from sbon.sql.dialect import column, place, render
+from sbon.sql.durations import parse_duration_us
 from sbon.sql.functions import function_name, is_aggregate
-from sbon.sql.intervals import parse_duration_us
 from sbon.sql.logical_plan import Aggregate, Filter, Output, Plan, TimeWindow, bare, shown
 from sbon.sql.names import Namer, Scope, is_star, output_name, simplify_structs, window_struct
 

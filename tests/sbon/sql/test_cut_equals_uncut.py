@@ -177,6 +177,35 @@ def test_cut_equals_uncut(spark: SparkSession, select: str) -> None:
     assert _comparable(cut.collect()) == expected
 
 
+IN_WINDOWS = {
+    "two streams": (
+        "SELECT f.ts, f.dest, b.weight FROM flights f [RANGE 20 MINUTES], bags b [RANGE 5 MINUTES] "
+        "WHERE f.origin = b.airport",
+        "SELECT f.ts, f.dest, b.weight FROM flights f, bags b WHERE f.origin = b.airport "
+        "AND f.ts >= b.seen_at - INTERVAL 20 MINUTES AND b.seen_at >= f.ts - INTERVAL 5 MINUTES",
+    ),
+    "three streams": (
+        "SELECT f.ts, w.visib, b.weight FROM flights f [RANGE 30 MINUTES], weather w [RANGE 40 MINUTES], "
+        "bags b [RANGE 10 MINUTES] WHERE f.origin = w.origin AND f.origin = b.airport",
+        "SELECT f.ts, w.visib, b.weight FROM flights f, weather w, bags b WHERE f.origin = w.origin "
+        "AND f.origin = b.airport AND greatest(f.ts, w.ts, b.seen_at) - f.ts <= INTERVAL 30 MINUTES "
+        "AND greatest(f.ts, w.ts, b.seen_at) - w.ts <= INTERVAL 40 MINUTES "
+        "AND greatest(f.ts, w.ts, b.seen_at) - b.seen_at <= INTERVAL 10 MINUTES",
+    ),
+    "an aggregate": (
+        "SELECT f.origin, count(*) AS n FROM flights f [RANGE 2 HOURS SLIDE 30 MINUTES] GROUP BY f.origin",
+        "SELECT f.origin, count(*) AS n FROM flights f GROUP BY window(f.ts, '2 hours', '30 minutes'), f.origin",
+    ),
+}
+
+
+@pytest.mark.parametrize(("select", "spelled_out"), IN_WINDOWS.values(), ids=IN_WINDOWS.keys())
+def test_windows_in_brackets_are_what_they_stand_for(spark: SparkSession, select: str, spelled_out: str) -> None:
+    expected = _comparable(spark.sql(spelled_out).collect())
+    assert len(expected) > 3, "the query should find something to compare"
+    assert _comparable(_run_fragments(spark, select).collect()) == expected
+
+
 def _run_fragments(spark: SparkSession, select: str) -> DataFrame:
     """What reaches the sink when each fragment runs as a batch query over the results of its producers."""
     results: dict[str, DataFrame] = {}

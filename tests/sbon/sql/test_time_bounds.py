@@ -13,7 +13,8 @@ from sqlglot import exp
 
 from sbon.errors import QueryError
 from sbon.sql.dialect import parse
-from sbon.sql.intervals import UNITS_US, interval_literal, interval_us, parse_duration_us
+from sbon.sql.durations import UNITS_US, parse_duration_us
+from sbon.sql.intervals import interval_literal, interval_us
 from sbon.sql.logical_plan import conjuncts
 from sbon.sql.time_bounds import closure, conjunct_bounds, join_times
 
