@@ -14,6 +14,7 @@ from daemon import query_record
 from daemon.config import Config
 from daemon.events import Events
 from daemon.hosting import START_TIMEOUT_S
+from daemon.join_planning import JoinPlanning
 from daemon.keeper import Keeper
 from daemon.peers import Peers
 from daemon.placing import Placing
@@ -53,9 +54,12 @@ class _Known:
 class Deployment:
     """Submits queries from here, and deploys those whose sinks are here."""
 
-    def __init__(self, peers: Peers, keeper: Keeper, placing: Placing, config: Config, events: Events) -> None:
+    def __init__(
+        self, peers: Peers, keeper: Keeper, planning: JoinPlanning, placing: Placing, config: Config, events: Events
+    ) -> None:
         self._peers = peers
         self._keeper = keeper
+        self._planning = planning
         self._placing = placing
         self._config = config
         self._events = events
@@ -101,7 +105,7 @@ class Deployment:
         known = await self._gather_catalog()
         query_id = f"q{secrets.token_hex(4)}"
         try:
-            plan = await _plan(message.sql, query_id, known.catalog)
+            plan = await self._planning.plan(message.sql, query_id, known.catalog)
         except QueryError as error:
             raise _mention_silent(error, known) from None
         _refuse_ambiguous(plan, known)

@@ -33,6 +33,7 @@ from daemon.deployment import Deployment
 from daemon.engine_supervisor import ENGINE_COMMAND, EngineSupervisor
 from daemon.events import Events
 from daemon.hosting import Hosting
+from daemon.join_planning import JoinPlanning
 from daemon.keeper import MOVE_TIMEOUT_S, Keeper
 from daemon.local_optimizer import LocalOptimizer
 from daemon.migration import Conductor
@@ -86,7 +87,8 @@ class QueryService:
         conductor = Conductor(self._peers, self.hosting, events)
         placing = Placing(self._peers, config.placement)
         self._optimizer = LocalOptimizer(self._peers, self.hosting, conductor, placing, events, config.placement)
-        self._deployment = Deployment(self._peers, self.keeper, placing, config, events)
+        planning = JoinPlanning(self._peers, placing, config.placement, events)
+        self._deployment = Deployment(self._peers, self.keeper, planning, placing, config, events)
 
     def register(self, control: Control) -> None:
         control.handle(Submit, self._submit)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from sbon.errors import QueryError
 from sbon.sql.build import PlanBuilder
@@ -10,41 +13,75 @@ from sbon.sql.catalog import Catalog
 from sbon.sql.check import check_insert
 from sbon.sql.cut import Cutter
 from sbon.sql.dialect import parse, place
-from sbon.sql.logical_plan import Output, bare, display, shown
+from sbon.sql.logical_plan import Output, Plan, bare, display, shown
 from sbon.sql.pushdown import push_filters
 from sbon.sql.query_plan import QueryPlan
+from sbon.sql.reorder import Choose, as_written, reorder
+from sbon.streams import SinkSpec
 
 
-def plan_query(text: str, query_id: str, catalog: Catalog) -> QueryPlan:
-    """Plan the one ``INSERT INTO sink SELECT ...`` in ``text``.
+@dataclass(frozen=True)
+class Prepared:
+    """A query that has been read, before its joins are put into an order and it is cut."""
 
-    The result is a function of the arguments alone: the same query gives the same fragments with the same SQL.
-    Raises QueryError, one line with the construct, its place and the remedy, for everything that is not supported.
+    text: str
+    plan: Plan
+    outputs: tuple[Output, ...]
+    sink: SinkSpec
+    owners: Mapping[str, str]
+    sink_owner: str
+    interval_us: int
+
+    def cut(self, query_id: str, choose: Choose = as_written) -> QueryPlan:
+        """Its fragments, joins in the order that ``choose`` says. Raises QueryError if it cannot run on streams."""
+        with _one_line():
+            cutter = Cutter(query_id)
+            cutter.cut(reorder(self.plan, choose), self.outputs, self.sink, self.interval_us)
+        owners = {spec.fragment_id: self.owners[spec.stream.name] for spec in cutter.fragments if spec.stream}
+        owners[cutter.fragments[-1].fragment_id] = self.sink_owner
+        links = tuple(
+            (producer, spec.fragment_id, cutter.rates[producer])
+            for spec in cutter.fragments
+            for port in spec.ports
+            for producer in port.producers
+        )
+        return QueryPlan(query_id, self.text, tuple(cutter.fragments), owners, links)
+
+
+def prepare_query(text: str, catalog: Catalog) -> Prepared:
+    """Read the one ``INSERT INTO sink SELECT ...`` in ``text``, and push its filters down.
+
+    Raises QueryError, one line with the construct, its place and the remedy, for what is not supported.
     """
-    try:
+    with _one_line():
         table, query = check_insert(parse(text))
         sink, sink_owner = catalog.sink(".".join(part.name for part in table.parts), place(table))
         builder = PlanBuilder(catalog)
         plan, written = builder.query(query)
-        outputs = _named(written)
-        cutter = Cutter(query_id)
-        cutter.cut(push_filters(plan), outputs, sink, min(builder.slides_us, default=0))
+        outputs = tuple(_named(written))
+        pushed = push_filters(plan)
+    owners = {stream.name: owner for stream, owner in catalog.streams.values()}
+    return Prepared(text, pushed, outputs, sink, owners, sink_owner, min(builder.slides_us, default=0))
+
+
+def plan_query(text: str, query_id: str, catalog: Catalog) -> QueryPlan:
+    """Plan the one ``INSERT INTO sink SELECT ...`` in ``text``, joins as they are written wherever that can be run.
+
+    The result is a function of the arguments alone: the same query gives the same fragments with the same SQL.
+    Raises QueryError, one line with the construct, its place and the remedy, for everything that is not supported.
+    """
+    return prepare_query(text, catalog).cut(query_id)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
     except QueryError as refusal:
         # Quoted names and literals may hold anything, line breaks too.
         raise QueryError(" ".join(str(refusal).split())) from None
     except RecursionError:
         raise QueryError("the query is nested too deeply; flatten it") from None
-    owners = {
-        spec.fragment_id: catalog.stream(spec.stream.name)[1] for spec in cutter.fragments if spec.stream is not None
-    }
-    owners[cutter.fragments[-1].fragment_id] = sink_owner
-    links = tuple(
-        (producer, spec.fragment_id, cutter.rates[producer])
-        for spec in cutter.fragments
-        for port in spec.ports
-        for producer in port.producers
-    )
-    return QueryPlan(query_id, text, tuple(cutter.fragments), owners, links)
 
 
 def _named(outputs: list[Output]) -> list[Output]:

@@ -102,7 +102,7 @@ def join_times(
     safe = [whole for part in parts for whole in _without_false_key(part, {one, other})]
     plain = {pair for part in safe if _plain(part) for pair in conjunct_bounds(part)}
     implied = [
-        _at_least(greater, smaller, bounds[greater, smaller])
+        at_least(greater, smaller, bounds[greater, smaller])
         for greater, smaller in ((one, other), (other, one))
         if (greater, smaller) not in plain
     ]
@@ -169,7 +169,7 @@ def _plain(conjunct: exp.Expr) -> bool:
     return bool(bare_sides) if not isinstance(conjunct, exp.Between) else bare(conjunct.this) is not None
 
 
-def _at_least(greater: str, smaller: str, least_us: int) -> exp.Expr:
+def at_least(greater: str, smaller: str, least_us: int) -> exp.Expr:
     right = column(smaller)
     if least_us > 0:
         return exp.GTE(this=column(greater), expression=exp.Add(this=right, expression=interval_literal(least_us)))

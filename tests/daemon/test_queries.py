@@ -165,6 +165,25 @@ async def running_cluster(folder: Path, placement: PlacementConfig = STAY) -> As
             await cluster.stop(name)
 
 
+async def test_joins_of_three_streams_are_put_into_an_order(tmp_path: Path) -> None:
+    sql = (
+        "INSERT INTO out SELECT a.ts, b.k FROM lefts a [RANGE 1 MINUTE], rights b [RANGE 1 MINUTE], "
+        "lefts c [RANGE 1 MINUTE] WHERE a.k = b.k AND b.k = c.k AND c.k = 'x'"
+    )
+    async with running_cluster(tmp_path) as cluster:
+        query_id = await cluster.submit(sql)
+        planned = [event for event in cluster.daemons["sink"].events.history() if event.kind == "query-planned"]
+        assert [event.fields["query"] for event in planned] == [query_id]
+        joins = str(planned[0].fields["joins"])
+        assert (joins.count("JOIN"), joins.count("lefts"), joins.count("rights")) == (2, 2, 1)
+
+        async def runs() -> bool:
+            query = await cluster.query(query_id)
+            return query.state == "running" and query.fragments == 6
+
+        await eventually(runs)
+
+
 async def test_a_query_is_placed_explained_finished_and_cleared_away(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster:
         query_id = await cluster.submit()

@@ -14,7 +14,9 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from sbon.fragment import FragmentKind
-from sbon.sql.plan import plan_query
+from sbon.sql.join_graph import Order
+from sbon.sql.plan import prepare_query
+from sbon.sql.reorder import Choose, as_written
 from spark_bridge.session import start_session
 from tests.sbon.sql.streams import CATALOG, SCHEMAS
 
@@ -206,10 +208,17 @@ def test_windows_in_brackets_are_what_they_stand_for(spark: SparkSession, select
     assert _comparable(_run_fragments(spark, select).collect()) == expected
 
 
-def _run_fragments(spark: SparkSession, select: str) -> DataFrame:
+@pytest.mark.parametrize("order", [((0, 1), 2), ((0, 2), 1), (0, (1, 2))], ids=str)
+def test_the_order_of_joins_changes_nothing(spark: SparkSession, order: Order) -> None:
+    select = QUERIES["joins of three"]
+    cut = _run_fragments(spark, select, lambda graph: order)
+    assert _comparable(cut.collect()) == _comparable(spark.sql(select).collect())
+
+
+def _run_fragments(spark: SparkSession, select: str, choose: Choose = as_written) -> DataFrame:
     """What reaches the sink when each fragment runs as a batch query over the results of its producers."""
     results: dict[str, DataFrame] = {}
-    for fragment in plan_query(f"INSERT INTO result {select}", "q", CATALOG).fragments:
+    for fragment in prepare_query(f"INSERT INTO result {select}", CATALOG).cut("q", choose).fragments:
         if fragment.stream is not None:
             spark.table(fragment.stream.name).createOrReplaceTempView("source")
         for port in fragment.ports:

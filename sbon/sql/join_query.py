@@ -1,0 +1,69 @@
+"""A tree of joins as the planners see it (:mod:`sbon.planning.problem`): streams with hosts, rates, signatures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from sbon.planning.problem import MAX_STREAMS, JoinQuery, Tree, Use
+from sbon.sql.join_graph import JoinGraph, Order
+from sbon.sql.logical_plan import Join, Output, Plan, attributes, used
+from sbon.sql.plan_rates import joined_rate, rate_of
+from sbon.sql.signatures import signature, stream_of
+
+
+def join_query(
+    name: str,
+    graph: JoinGraph,
+    host_of: Callable[[str], int],
+    above: set[str],
+    sink: int,
+    result_rate: float | None,
+) -> JoinQuery | None:
+    """The planning problem, or None where there is nothing to be planned: an input is not a stream, or there are too
+    many.
+
+    ``above``: attributes that are used above the joins; ``host_of``: the host of a stream, by its name;
+    ``result_rate``: of what reaches the sink, None if that is the result of the joins itself.
+    """
+    streams = [stream_of(plan) for plan in graph.inputs]
+    if any(stream is None for stream in streams) or not 2 <= len(streams) <= MAX_STREAMS:
+        return None
+    count = len(streams)
+    inputs = [rate_of(plan) for plan in graph.inputs]
+    rates, signatures = [], []
+    for mask in range(1 << count):
+        numbers = [number for number in range(count) if mask >> number & 1]
+        signatures.append(signature(graph, numbers))
+        if not numbers:
+            rates.append(0.0)
+        elif len(numbers) == 1 or graph.can_join(frozenset(numbers)):
+            rates.append(joined_rate([inputs[number] for number in numbers], _needed(graph, numbers, above)))
+        else:
+            rates.append(math.inf)
+    if not math.isfinite(rates[-1]):
+        return None
+    hosts = tuple(host_of(stream[0].stream.name) for stream in streams if stream is not None)
+    at_sink = rates[-1] if result_rate is None else result_rate
+    return JoinQuery(name, hosts, tuple(rates), tuple(signatures), sink, at_sink, signatures[-1])
+
+
+def order_of(tree: Tree) -> Order:
+    """The order in which a plan joins; of two parts the one with the earlier input is on the left."""
+    if isinstance(tree, Use):
+        return tree.mask.bit_length() - 1
+    left, right = sorted((tree.left, tree.right), key=lambda part: part.mask & -part.mask)
+    return order_of(left), order_of(right)
+
+
+def used_above(outputs: Sequence[Output], plan: Plan, graph: JoinGraph) -> set[str]:
+    """Attributes of the graph's inputs that the rest of ``plan`` may use: all, unless it is nothing but joins."""
+    own = {name for each in graph.inputs for name in attributes(each)}
+    return own & used(*(output.expression for output in outputs)) if isinstance(plan, Join) else own
+
+
+def _needed(graph: JoinGraph, numbers: Sequence[int], above: set[str]) -> set[str]:
+    """Columns that a join of these inputs has to put out: for what is above, and for conditions not yet applied."""
+    inside = {name for number in numbers for name in attributes(graph.inputs[number])}
+    later = [used(part) for part in graph.conditions if not used(part) <= inside]
+    return inside & above.union(*later)
