@@ -26,6 +26,8 @@ ADVERTISE_ERROR = 0.1
 #: Now and then the probe of a fresh node sees whether a pointer is right; the others go to random nodes, which tell
 #: most about our own place.
 CHECK_POINTER_INTERVAL_S = 12.0
+#: A node with fewer probes than this is nowhere near its place: what it says of it is news each time.
+LOST_PROBES = 20
 #: A settled node looks this often whether it has moved: neighbours are not told more often anyway.
 MOVED_INTERVAL_S = NEWS_INTERVAL_S / 2
 
@@ -136,11 +138,13 @@ class Measuring(Neighbourhood):
         """The advertised coordinate stays until we have really moved (DESIGN: Cost space)."""
         estimator, advertised = self._estimator, self._own.coordinate
         place = self._update_filter.take(estimator.coordinate, is_settling=estimator.is_settling)
-        if now < self._moved_at and not estimator.is_settling:
+        if now < self._moved_at:
             return
-        self._moved_at = now + MOVED_INTERVAL_S
+        self._moved_at = now if estimator.is_settling else now + MOVED_INTERVAL_S
         if abs(place.error - advertised.error) >= ADVERTISE_ERROR or self._update_filter.is_news(
             place, ((link.record.coordinate, link.away_ms) for link in self._links.table.values())
         ):
             self._change_own(coordinate=place)
             self._links.moved(place)
+            # What nobody can have heard of is no better known for being newer.
+            self._moved_at = now if estimator.updates < LOST_PROBES else now + NEWS_INTERVAL_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import re
 import sys
@@ -46,10 +47,14 @@ examples:
   sbon simulate adaptation --jitter 0.1 --hours 24 --queries 20     nothing changes: nothing should move
 """
 
+#: A world of nodes is a large heap with hardly any cycles: looking through it took 40 % of the time at 10,000 nodes.
+OBJECTS_BEFORE_COLLECTION = 1_000_000
+
 
 def main(words: Sequence[str]) -> int:
     """``sbon simulate`` with the arguments ``words``; its exit status: 1 if a checker had something to say."""
     arguments = make_parser().parse_args(words)
+    gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
     status: int = arguments.action(arguments)
     return status
 
