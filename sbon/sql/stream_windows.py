@@ -22,6 +22,9 @@ from sbon.sql.durations import parse_duration_us
 _META = "stream_window"
 _OPENERS = ("RANGE", "ROWS", "SLIDE", "NOW", "PARTITION BY", "UNBOUNDED")
 _CLAUSE = re.compile(r"RANGE\s+(?P<range>.+?)(?:\s*,)?(?:\s+SLIDE\s+(?P<slide>.+))?", re.IGNORECASE | re.DOTALL)
+#: Units as papers shorten them.
+_LONG = {"SEC": "SECONDS", "MIN": "MINUTES", "HR": "HOURS"}
+_SHORT = re.compile(r"(?<![A-Z])(SEC|MIN|HR)S?\b", re.IGNORECASE)
 _USAGE = "write it as [RANGE 5 MINUTES] or [RANGE 5 MINUTES SLIDE 1 MINUTE]"
 
 
@@ -116,7 +119,7 @@ def _window(inside: str, where: str) -> StreamWindow:
 
 
 def _length_us(written: str, word: str, where: str) -> int:
-    text = written.strip().strip("'\"")
+    text = _SHORT.sub(lambda match: _LONG[match[1].upper()], written.strip().strip("'\""))
     if text.upper() == "UNBOUNDED":
         raise QueryError(f"{word} UNBOUNDED in the window{where} would keep all rows for ever; {_USAGE}")
     length_us = parse_duration_us(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +20,11 @@ from sbon.streams import SinkSpec, StreamSpec
 
 AIRLINE = {
     "FLIGHTS": "ts TIMESTAMP, NUM INT, GATE STRING, DEST STRING, TERMINAL STRING, CARRIER_CODE STRING, STATUS STRING",
-    "CHECKINS": "ts TIMESTAMP, FLIGHT INT, STATUS STRING",
+    "CHECKINS": "ts TIMESTAMP, FLIGHT INT, STATUS STRING, VACANT_SEATS INT",
     "BAGGAGE": "ts TIMESTAMP, FLIGHT INT, STATUS STRING, AREA STRING",
     "WEATHER": "ts TIMESTAMP, CITY STRING, FORECAST STRING",
+    "Sensor1": "ts TIMESTAMP, carID STRING, type STRING, MPH INT",
+    "Sensor2": "ts TIMESTAMP, carID STRING, type STRING, MPH INT",
 }
 CATALOG = Catalog(
     {name: (StreamSpec(name, "replay", schema, "ts"), f"node-of-{name}") for name, schema in AIRLINE.items()},
@@ -43,6 +47,34 @@ TERMINAL = """
     WHERE FL.DEST = WR.CITY AND FL.NUM = CI.FLIGHT
     AND FL.NUM = BG.FLIGHT AND FL.TERMINAL = :terminal
     AND FL.CARRIER_CODE = 'DL';"""
+
+
+# Seshadri et al., ICWS'08, figure 1's Q1 and Q2; columns with a blank in their names have an underscore here.
+OVERHEAD = """
+    INSERT INTO DISPLAY
+    SELECT FLIGHTS.NUM, FLIGHTS.GATE, BAGGAGE.AREA, CHECKINS.STATUS, WEATHER.FORECAST FROM FLIGHTS [RANGE 5 MIN],
+    WEATHER [RANGE 5 MIN], CHECKINS [RANGE 1 MIN], BAGGAGE [RANGE 1 MIN] WHERE FLIGHTS.DEST = WEATHER.CITY AND
+    FLIGHTS.NUM = CHECKINS.FLIGHT AND FLIGHTS.NUM = BAGGAGE.FLIGHT AND FLIGHTS.TERMINAL = 'TERMINAL A' AND
+    FLIGHTS.CARRIER_CODE = 'DL';"""
+VACANT = """
+    INSERT INTO DISPLAY
+    SELECT FLIGHTS.NUM, CHECKINS.STATUS, CHECKINS.VACANT_SEATS FROM FLIGHTS [RANGE 5 MIN], CHECKINS [RANGE 5 MIN]
+    WHERE FLIGHTS.NUM = CHECKINS.FLIGHT AND FLIGHTS.CARRIER_CODE IN ('DL','CO');"""
+
+
+# T. Sutherland, D-CAPE, 2004, section 3.1; "Sensor 1" is Sensor1 here.
+LEFT_TURN = """
+    INSERT INTO DISPLAY
+    SELECT R1.carID, R1.MPH
+    FROM Sensor2 as R2 [Range 2min], Sensor1 as R1 [Range 2min]
+    WHERE R1.carID = R2.carID AND R1.type = "Car";"""
+
+
+@pytest.mark.parametrize(("text", "joins"), [(OVERHEAD, 3), (VACANT, 1), (LEFT_TURN, 1)])
+def test_queries_of_other_papers_are_planned(text: str, joins: int) -> None:
+    plan = plan_query(text, "q", CATALOG)
+    assert [spec.kind for spec in plan.fragments].count(FragmentKind.JOIN) == joins
+    assert any(re.search("INTERVAL '[25]' MINUTE", spec.sql) for spec in plan.fragments)
 
 
 def test_the_gate_agents_query_is_planned() -> None:
