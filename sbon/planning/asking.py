@@ -40,6 +40,8 @@ NEAREST_RUNNING = 6
 #: Hosts that a search is asked for: for a join of the plan, and around the host of one.
 FOUND = 32
 FOUND_AROUND = 8
+#: An objective has to fit into a datagram; the ends with most traffic decide where an operator belongs.
+MOST_ENDS = 5
 #: A plan is made so often at most, each time.
 ROUNDS = 12
 #: Hosts are looked for so often around the best plan.
@@ -120,8 +122,9 @@ class AskingPlanner:
             mask = sum(use.mask for use in parts)
             rate = query.result_rate if mask == query.everything else query.rates[mask]
             ends = [(use.host, query.rates[use.mask]) for use in parts] + [(query.sink, rate)]
+            heaviest = sorted(ends, key=lambda end: -end[1])[:MOST_ENDS]
             endpoints = [
-                Endpoint(view.coordinate_of(self._ids[host]), weight, self._ids[host]) for host, weight in ends
+                Endpoint(view.coordinate_of(self._ids[host]), weight, self._ids[host]) for host, weight in heaviest
             ]
             input_rate = sum(query.rates[use.mask] for use in parts)
             objective = LeastUsage(tuple(endpoints), input_rate, view.load_scale_ms, view.load_scaling)
