@@ -88,6 +88,18 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     load_scaling: LoadScaling = LoadScaling.LINEAR
 
 
+class FailoverConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[failover]``: what happens to fragments here when their host is lost (docs/failover.md).
+
+    ``replicas``: hosts nearby that the state of each fragment here goes to, batch by batch; 0: none, and then a
+    fragment waits for its host. ``lease_s``: how long nothing must be heard of a host before its fragments go on
+    elsewhere; the same on all nodes.
+    """
+
+    replicas: Annotated[int, Meta(ge=0, le=4)] = 1
+    lease_s: Annotated[float, Meta(ge=1, le=600)] = 8.0
+
+
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``[engine]``: the Spark process beside the daemon. It starts with the first fragment.
 
@@ -122,6 +134,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overlay: OverlayConfig = OverlayConfig()
     trust: TrustConfig = TrustConfig()
     placement: PlacementConfig = PlacementConfig()
+    failover: FailoverConfig = FailoverConfig()
     engine: EngineConfig = EngineConfig()
     emulation: EmulationConfig | None = None
     stream: tuple[StreamSpec, ...] = ()
@@ -247,6 +260,7 @@ def _settings_at(path: str) -> tuple[str, ...]:
         "overlay": OverlayConfig,
         "trust": TrustConfig,
         "placement": PlacementConfig,
+        "failover": FailoverConfig,
         "engine": EngineConfig,
         "emulation": EmulationConfig,
         "stream": StreamSpec,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ from sbon.sql.query_plan import QueryPlan
 log = logging.getLogger("sbon.deployment")
 
 DEPLOY_TIMEOUT_S = 540.0
+#: Of each query, where there are as many nodes. An odd number: one may be lost.
+KEEPERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +113,14 @@ class Deployment:
             raise _mention_silent(error, known) from None
         _refuse_ambiguous(plan, known)
         hosts, choices = await self._place(plan)
-        record = query_record.new_record(
-            plan, hosts, choices, keepers=(self._peers.node_id,), submitted_at_s=time.time()
-        )
-        self._keeper.add(record)
+        keepers = self._choose_keepers(plan)
+        record = query_record.new_record(plan, hosts, choices, keepers=keepers, submitted_at_s=time.time())
         placement = {fragment_id: self._peers.name(node_id) for fragment_id, node_id in hosts.items()}
         self._events.publish("query-placed", query=query_id, placement=placement)
         try:
+            await self._keeper.add(record)
             await self._start(plan.fragments, hosts, query_id)
-            self._keeper.set_running(query_id)
+            await self._keeper.set_running(query_id)
         except BaseException as error:
             with trio.CancelScope(shield=True), trio.move_on_after(30.0):
                 await self._keeper.withdraw(query_id)
@@ -126,6 +128,19 @@ class Deployment:
                 self._events.publish("query-failed", query=query_id, error=str(error))
             raise
         return Submitted(query_id)
+
+    def _choose_keepers(self, plan: QueryPlan) -> tuple[str, ...]:
+        """This node and two more, the owners of the query's streams first: without them there is nothing to keep.
+
+        This node alone where there are fewer than three, and then nothing is taken over from a host that is lost.
+        """
+        members = {record.node_id for record in self._peers.overlay.members()}
+        owners = [owner for owner in dict.fromkeys(plan.owners.values()) if owner in members]
+        near = sorted(
+            members - set(owners), key=lambda node_id: self._peers.overlay.measured_rtt_ms(node_id) or math.inf
+        )
+        others = [*owners, *near][: KEEPERS - 1]
+        return (self._peers.node_id, *others) if len(others) == KEEPERS - 1 else (self._peers.node_id,)
 
     async def _place(self, plan: QueryPlan) -> tuple[dict[str, str], tuple[OperatorChoice, ...]]:
         """Hosts of all fragments, and why."""
@@ -159,7 +174,7 @@ class Deployment:
             record = self._keeper.record(query_id)
             if record.status is not QueryStatus.DEPLOYING:
                 raise SbonError(record.error or f"query {query_id} was cancelled while it was being started")
-            self._keeper.started(query_id, spec.fragment_id, hosted.flight_address, hosted.output_schema)
+            await self._keeper.started(query_id, spec.fragment_id, hosted.flight_address, hosted.output_schema)
             has_started[spec.fragment_id].set()
 
         try:

@@ -36,6 +36,7 @@ from sbon.engine_messages import (
     FromEngine,
     Hello,
     LinkLost,
+    SnapshotTaken,
 )
 from sbon.errors import ConfigurationError, RemoteProtocolError, SbonError, StaleGenerationError, UnavailableError
 from sbon.frames import decode_body
@@ -63,6 +64,7 @@ class EngineListener(Protocol):
     @property
     def needs_engine(self) -> bool: ...
     def link_lost(self, lost: LinkLost) -> None: ...
+    def snapshot_taken(self, snapshot: SnapshotTaken) -> None: ...
     def status_changed(self, status: FragmentStatus) -> None: ...
     def engine_lost(self) -> None: ...
 
@@ -368,6 +370,8 @@ class EngineSupervisor:
                         self._listener.status_changed(status)
                     case LinkLost() as lost:
                         self._listener.link_lost(lost)
+                    case SnapshotTaken() as snapshot:
+                        self._listener.snapshot_taken(snapshot)
                     case Hello():
                         pass
         except (RemoteProtocolError, trio.BrokenResourceError) as error:

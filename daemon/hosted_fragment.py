@@ -23,11 +23,16 @@ import trio
 from daemon.durable import write_durably
 from daemon.folder_transfer import sync_folder
 from daemon.query_messages import Assignment, Location
-from sbon.engine_messages import FlightAddress
+from sbon.engine_messages import FlightAddress, SnapshotTaken
 from sbon.errors import SbonError
+from sbon.ownership.leases import Lease
+from sbon.ownership.replication import Replication
 
 log = logging.getLogger("sbon.hosting")
 
+#: A fragment that fails more often than this within so long fails its query.
+MAX_RESTARTS = 2
+FAILURES_WITHIN_S = 120.0
 RECORD_FILE = "hosting.msgpack"
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -66,6 +71,9 @@ class HostedFragment:
     ``confirmed``: the keeper granted our claim since this daemon started, and has not said otherwise.
     ``up``: it was instantiated on the engine that runs now. ``error``: it cannot be, for good.
     ``failed_at_s``: when its query lately ended by itself, on trio's clock.
+    ``lease``: what its owner holds of the keepers' permission, None for what needs none. ``replication``: what its
+    replicas have, None for what is never replicated; ``snapshot``: the engine's latest for them.
+    ``copying``: the conductor wants a snapshot, to copy it ahead.
     ``conducting``: a move from here is under way, and what happens to the fragment is the conductor's business.
     """
 
@@ -76,11 +84,15 @@ class HostedFragment:
         self.confirmed = False
         self.up = False
         self.conducting = False
+        self.copying = False
         self.settling = False
         self.error: str | None = None
         self.failed_at_s: list[float] = []
         self.flight_address: FlightAddress | None = None
         self.output_schema: str | None = None
+        self.lease: Lease | None = None
+        self.replication: Replication | None = None
+        self.snapshot: SnapshotTaken | None = None
         self.producers: dict[str, Location] = {}
         self.learn_producers(record.assignment)
 
@@ -91,6 +103,12 @@ class HostedFragment:
     @property
     def generation(self) -> int:
         return self.record.assignment.generation
+
+    def fails_too_often(self, now_s: float) -> bool:
+        """Note that its query has ended by itself; whether it does so again and again."""
+        recent = [at_s for at_s in self.failed_at_s if at_s > now_s - FAILURES_WITHIN_S]
+        self.failed_at_s = [*recent, now_s]
+        return len(recent) >= MAX_RESTARTS
 
     def learn_producers(self, assignment: Assignment) -> None:
         """Take over what is newer than what is known."""

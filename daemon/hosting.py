@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -21,7 +21,11 @@ import trio
 from daemon.engine_supervisor import EngineSupervisor
 from daemon.events import Events
 from daemon.hosted_fragment import FragmentStore, HostedFragment, Phase
+from daemon.keeper_messages import Adopted, AdoptFragment
+from daemon.leasing import Leasing
+from daemon.linking import Linking
 from daemon.peers import Peers
+from daemon.permits import Permits
 from daemon.query_messages import (
     AcceptFragment,
     Assignment,
@@ -29,71 +33,94 @@ from daemon.query_messages import (
     Claim,
     Claimed,
     ConnectTo,
-    FragmentReport,
     Hosted,
     HostFragment,
-    Locate,
-    Location,
     NowRunning,
     PrepareEngine,
     ReleaseFragment,
-    Report,
-    Reported,
 )
+from daemon.replica_store import ReplicaStore
+from daemon.reporting import Reporting
 from daemon.requests import Done
-from sbon.engine_messages import Connect, Destroy, FragmentState, FragmentStatus, Instantiate, LinkLost, Migrate
+from sbon.engine_messages import (
+    Destroy,
+    FragmentState,
+    FragmentStatus,
+    Instantiate,
+    LinkLost,
+    Migrate,
+    SnapshotTaken,
+)
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
+from sbon.ownership.leases import Lease
+from sbon.ownership.replication import NOTHING, Replication
 
 log = logging.getLogger("sbon.hosting")
 
-REPORT_PERIOD_S = 1.0
-REPORT_TIMEOUT_S = 5.0
-#: Pauses between attempts to settle a fragment, and between two questions about one producer.
+#: Pauses between attempts to settle a fragment.
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 15.0
-LOCATE_PAUSE_S = 1.0
 #: An engine that refuses a fragment so often in a row will not take it at all.
 MAX_REFUSALS = 4
-#: A fragment that fails more often than this within so long fails its query.
-MAX_RESTARTS = 2
-FAILURES_WITHIN_S = 120.0
 #: How long a first batch may take before a fragment that runs is taken to have nothing to do.
 FIRST_BATCH_S = 5.0
 START_TIMEOUT_S = 180.0
+#: A fragment that has not done a batch for so long has no state to copy ahead.
+SNAPSHOT_TIMEOUT_S = 3.0
 
 
 class Hosting:
     """The fragments on this host. Drives the engine; is told by it; answers the keepers."""
 
-    def __init__(self, peers: Peers, supervisor: EngineSupervisor, events: Events, root: Path) -> None:
-        """``root`` is the folder of the fragments' folders."""
+    def __init__(
+        self,
+        peers: Peers,
+        supervisor: EngineSupervisor,
+        events: Events,
+        root: Path,
+        leasing: Leasing,
+        replicas: ReplicaStore,
+    ) -> None:
+        """``root`` is the folder of the fragments' folders; ``replicas`` are those kept here for others."""
         self._peers = peers
         self._supervisor = supervisor
         self._events = events
         self._store = FragmentStore(root, peers.node_id)
+        self._leasing = leasing
+        self._replicas = replicas
+        self.permits = Permits(peers.node_id, supervisor, root.with_name("snapshots"))
+        #: Set by whoever replicates (daemon.replicating): called when there is a new snapshot of a fragment here.
+        self.on_snapshot: Callable[[HostedFragment], None] = lambda _: None
         self._fragments: dict[str, HostedFragment] = {}
         self._expected_until_s = -math.inf
         self._nursery: trio.Nursery | None = None
-        self._report_due = trio.Event()
         self._engine_news = trio.Event()
-        self._reporting: set[str] = set()
-        self._locating: set[tuple[str, str]] = set()
+        self._reporting = Reporting(peers, supervisor, lambda: self.fragments, self._disowned)
+        self._linking = Linking(peers, supervisor, events)
+        self._adopting: set[str] = set()
         peers.handle(PrepareEngine, self._prepare_for)
         peers.handle(HostFragment, self._host)
         peers.handle(ReleaseFragment, self._release)
         peers.handle(ConnectTo, self._connect_to)
         peers.handle(AwaitRunning, self._await_running)
+        peers.handle(AdoptFragment, self._adopt)
         peers.handle_folder(AcceptFragment, self._accept)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Resume what was here, and serve until cancelled. The supervisor runs already."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            shutil.rmtree(self.permits.snapshots, ignore_errors=True)
             for fragment in self._store.load():
                 self._fragments[fragment.fragment_id] = fragment
                 self._settle_soon(fragment)
-            nursery.start_soon(self._report_forever)
+            nursery.start_soon(self._reporting.run)
+            nursery.start_soon(self._leasing.run, lambda: self.fragments, self.permits.tell, self._suspend)
             task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None  # a move that ends now settles nothing any more
 
     # --- reading
 
@@ -121,16 +148,13 @@ class Hosting:
         if fragment is not None and fragment.up and status.state is FragmentState.FAILED:
             self._start_over(fragment, status.error or "see the engine's log")
         if status.state is FragmentState.FINISHED:
-            self._report_due.set()
+            self._reporting.soon()
         self._tell_waiting()
 
     def _start_over(self, fragment: HostedFragment, error: str) -> None:
         """A query of Spark's has ended by itself. Most reasons pass: it goes on from its checkpoint, a few times."""
-        now_s = trio.current_time()
-        recent = [at_s for at_s in fragment.failed_at_s if at_s > now_s - FAILURES_WITHIN_S]
-        fragment.failed_at_s = [*recent, now_s]
         fragment.up = False
-        if len(recent) >= MAX_RESTARTS:
+        if fragment.fails_too_often(trio.current_time()):
             self._fail(fragment, error)
             return
         self._events.publish("fragment-restarted", fragment=fragment.fragment_id, error=error)
@@ -138,12 +162,16 @@ class Hosting:
 
     def link_lost(self, lost: LinkLost) -> None:
         fragment = self._fragments.get(lost.fragment_id)
-        key = (lost.fragment_id, lost.producer)
-        if fragment is None or self._nursery is None or key in self._locating:
-            return
-        self._locating.add(key)
-        log.debug("%s lost its link to %s: %s", lost.fragment_id, lost.producer, lost.reason)
-        self._nursery.start_soon(self._locate, fragment, lost.producer)
+        if fragment is not None and self._nursery is not None:
+            log.debug("%s lost its link to %s: %s", lost.fragment_id, lost.producer, lost.reason)
+            self._nursery.start_soon(self._linking.locate, fragment, lost.producer)
+
+    def snapshot_taken(self, snapshot: SnapshotTaken) -> None:
+        fragment = self._fragments.get(snapshot.fragment_id)
+        if fragment is not None and fragment.up and fragment.generation == snapshot.generation:
+            fragment.snapshot = snapshot
+            self.on_snapshot(fragment)
+            self._tell_waiting()
 
     def engine_lost(self) -> None:
         for fragment in self.fragments:
@@ -187,8 +215,33 @@ class Hosting:
 
     async def _settle_once(self, fragment: HostedFragment) -> None:
         async with fragment.lock:
+            if fragment.lease is not None and not fragment.up:
+                fragment.confirmed = False  # a new stay begins with what the keepers say of its replicas
             if self._is_here(fragment) and await self._claim(fragment) and not fragment.up:
                 await self._start(fragment)
+
+    def _disowned(self, fragment: HostedFragment) -> None:
+        if self._is_here(fragment):
+            fragment.confirmed = False
+            self._settle_soon(fragment)
+
+    # --- leases
+
+    async def _suspend(self, fragment: HostedFragment) -> None:
+        """It may have another owner by now: stop it, and ask until the keepers say what is to become of it."""
+        async with fragment.lock:
+            if not self._is_here(fragment) or fragment.conducting or self._leasing.holds(fragment):
+                return
+            fragment.confirmed = False
+            self._events.publish("lease-lost", fragment=fragment.fragment_id, generation=fragment.generation)
+            if fragment.up:
+                with suppress(SbonError):
+                    await self._supervisor.call(
+                        Migrate(fragment.fragment_id, fragment.generation, self._peers.node_id), START_TIMEOUT_S
+                    )
+                fragment.up = False
+                fragment.flight_address = None
+        self._settle_soon(fragment)
 
     def _is_here(self, fragment: HostedFragment) -> bool:
         return self._fragments.get(fragment.fragment_id) is fragment
@@ -196,7 +249,7 @@ class Hosting:
     def _fail(self, fragment: HostedFragment, error: str) -> None:
         fragment.error = error
         self._events.publish("fragment-failed", fragment=fragment.fragment_id, error=error)
-        self._report_due.set()
+        self._reporting.soon()
         self._tell_waiting()
 
     async def _claim(self, fragment: HostedFragment) -> bool:
@@ -206,11 +259,14 @@ class Hosting:
             if fragment.confirmed:
                 return True
             claim = Claim(assignment.query_id, assignment.fragment_id, assignment.generation)
-            granted = (await self._peers.ask(assignment.keepers[0], claim, Claimed)).assignment
+            granted = (await self._peers.ask_any(assignment.keepers, claim, Claimed)).assignment
             if granted is not None:
                 fragment.learn_producers(granted)
                 self._store.write(fragment, Phase.RUNNING, granted)
                 fragment.confirmed = True
+                if fragment.lease is None and granted.is_leased:
+                    fragment.lease = Lease(granted.keepers, self._leasing.lease_s)
+                await trio.to_thread.run_sync(self._replicas.drop, fragment.fragment_id)
                 return True
             self._store.write(fragment, Phase.HANDED_OVER)
         await self._delete(fragment)
@@ -220,6 +276,13 @@ class Hosting:
         """Instantiate and connect. Needs the fragment's lock, and a claim that was granted."""
         assignment = fragment.record.assignment
         hello = await self._supervisor.prepare()
+        if not self._leasing.holds(fragment):
+            await self._leasing.renew([fragment])
+            if not self._leasing.holds(fragment):
+                raise UnavailableError("too few of its keepers answer")
+        # What this stay has shipped counts from its own start: replicas may have the state of an earlier owner.
+        fragment.snapshot = None
+        fragment.replication = Replication(assignment.replicas, NOTHING) if assignment.is_leased else None
         self._supervisor.forget_status(fragment.fragment_id)
         reply = await self._supervisor.call(
             Instantiate(
@@ -230,10 +293,13 @@ class Hosting:
                 folder=str(fragment.folder),
                 port_schemas=assignment.port_schemas,
                 consumers=assignment.consumers,
+                bounds=self.permits.bounds(fragment),
             )
         )
+        if fragment.replication is not None:
+            fragment.replication.let_out(reply.newest_batch)
         for location in list(fragment.producers.values()):
-            await self._connect(fragment, location)
+            await self._linking.connect(fragment, location)
         fragment.flight_address = hello.flight_address._replace(host=self._peers.overlay.record.host)
         fragment.output_schema = reply.output_schema
         fragment.error = None
@@ -241,7 +307,7 @@ class Hosting:
         if not fragment.up:
             raise UnavailableError("the engine ended while the fragment was starting")
         self._events.publish("fragment-started", fragment=fragment.fragment_id, generation=fragment.generation)
-        self._report_due.set()
+        self._reporting.soon()
         self._tell_waiting()
 
     async def _delete(self, fragment: HostedFragment) -> None:
@@ -253,7 +319,8 @@ class Hosting:
                 await self._supervisor.call(command)
             except SbonError as error:
                 log.warning("the engine does not let go of %s: %s", fragment.fragment_id, error)
-        await trio.to_thread.run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
+        for gone in (folder, self.permits.snapshots / fragment.fragment_id):
+            await trio.to_thread.run_sync(partial(shutil.rmtree, gone, ignore_errors=True))
         fragment.up = False
         self._supervisor.forget_status(fragment.fragment_id)
         del self._fragments[fragment.fragment_id]
@@ -291,7 +358,8 @@ class Hosting:
         assignment = message.assignment
         self._expected_until_s = -math.inf
         await self._make_way(assignment)
-        fragment = self._store.adopt(assignment, received)
+        whole = await trio.to_thread.run_sync(self._replicas.complete, message, received)
+        fragment = self._store.adopt(assignment, whole)
         self._fragments[fragment.fragment_id] = fragment
         try:
             async with fragment.lock:
@@ -302,6 +370,39 @@ class Hosting:
                 self._settle_soon(fragment)
         self._events.publish("move-accepted", fragment=fragment.fragment_id, generation=fragment.generation)
         return Done()
+
+    async def _adopt(self, message: AdoptFragment, sender: str) -> Adopted:
+        """The owner is lost, or this node is one without knowing: start the fragment from the replica that is here.
+
+        The replica stays until a claim was granted: the keeper may have been told of what was never agreed on.
+        """
+        assignment = message.assignment
+        _check_keeper(assignment, sender)
+        fragment = self._fragments.get(assignment.fragment_id)
+        if fragment is None or fragment.generation < assignment.generation:
+            replica = self._replicas.find(assignment.fragment_id)
+            if replica is None or replica.record.assignment.generation >= assignment.generation:
+                return Adopted(here=False)  # a later owner has shipped here since
+            if assignment.fragment_id in self._adopting:
+                return Adopted(here=True)
+            self._adopting.add(assignment.fragment_id)
+            try:
+                fragment = await self._adopt_replica(assignment)
+            finally:
+                self._adopting.discard(assignment.fragment_id)
+        self._settle_soon(fragment)
+        return Adopted(here=True)
+
+    async def _adopt_replica(self, assignment: Assignment) -> HostedFragment:
+        await self._make_way(assignment)
+        fragment_id = assignment.fragment_id
+        copy = self._store.folder(fragment_id).with_name(f".{fragment_id}.replica")
+        await trio.to_thread.run_sync(partial(shutil.rmtree, copy, ignore_errors=True))
+        await trio.to_thread.run_sync(self._replicas.copy_to, fragment_id, copy)
+        fragment = self._store.adopt(assignment, copy)
+        self._fragments[fragment_id] = fragment
+        self._events.publish("fragment-adopted", fragment=fragment_id, generation=assignment.generation)
+        return fragment
 
     async def _make_way(self, assignment: Assignment) -> None:
         """Delete what is left here of an earlier stay. StaleGenerationError if the fragment is here rightfully."""
@@ -351,101 +452,12 @@ class Hosting:
             with trio.move_on_after(1.0):
                 await news.wait()
 
-    # --- links
-
     async def _connect_to(self, message: ConnectTo, sender: str) -> Done:
         fragment = self._fragments.get(message.consumer)
         if fragment is not None:
             _check_keeper(fragment.record.assignment, sender)
-            await self._repoint(fragment, message.producer)
+            await self._linking.repoint(fragment, message.producer)
         return Done()
-
-    async def _locate(self, fragment: HostedFragment, producer: str) -> None:
-        """Ask where a producer is now, at most once in a while: the engine goes on complaining until it is found."""
-        try:
-            assignment = fragment.record.assignment
-            location = await self._peers.ask(assignment.keepers[0], Locate(assignment.query_id, producer), Location)
-            await self._repoint(fragment, location)
-        except SbonError as error:
-            log.info("%s cannot find %s: %s", fragment.fragment_id, producer, error)
-        await trio.sleep(LOCATE_PAUSE_S)
-        self._locating.discard((fragment.fragment_id, producer))
-
-    async def _repoint(self, fragment: HostedFragment, location: Location) -> None:
-        if not fragment.is_news(location):
-            return
-        fragment.producers[location.fragment_id] = location
-        if fragment.up:
-            await self._connect(fragment, location)
-
-    async def _connect(self, fragment: HostedFragment, location: Location) -> None:
-        """Feed all ports that read this producer."""
-        if location.flight_address is None:
-            return  # its host tells when its engine is up
-        for port in fragment.record.assignment.spec.ports:
-            if location.fragment_id in port.producers:
-                await self._supervisor.call(
-                    Connect(
-                        fragment_id=fragment.fragment_id,
-                        generation=fragment.generation,
-                        owner=self._peers.node_id,
-                        port=port.name,
-                        producer=location.fragment_id,
-                        producer_generation=location.generation,
-                        address=location.flight_address,
-                    )
-                )
-        self._events.publish(
-            "link-connected",
-            fragment=fragment.fragment_id,
-            producer=location.fragment_id,
-            node=self._peers.name(location.node_id),
-        )
-
-    # --- reporting to keepers
-
-    async def _report_forever(self) -> None:
-        while True:
-            with trio.move_on_after(REPORT_PERIOD_S):
-                await self._report_due.wait()
-            self._report_due = trio.Event()
-            by_query: defaultdict[str, list[HostedFragment]] = defaultdict(list)
-            for fragment in self.fragments:
-                if fragment.record.phase is Phase.RUNNING and fragment.confirmed and not fragment.conducting:
-                    by_query[fragment.record.assignment.query_id].append(fragment)
-            assert self._nursery is not None
-            for query_id, fragments in by_query.items():
-                if query_id not in self._reporting:
-                    self._reporting.add(query_id)
-                    self._nursery.start_soon(self._report, query_id, fragments)
-
-    async def _report(self, query_id: str, fragments: list[HostedFragment]) -> None:
-        """One report; it is no misfortune if it does not arrive, the next one comes soon."""
-        sources = {location.node_id for fragment in fragments for location in fragment.producers.values()}
-        measured = ((node_id, self._peers.overlay.measured_rtt_ms(node_id)) for node_id in sources)
-        report = Report(
-            query_id,
-            tuple(self._fragment_report(fragment) for fragment in fragments),
-            {node_id: rtt_ms for node_id, rtt_ms in measured if rtt_ms is not None},
-        )
-        try:
-            keeper = fragments[0].record.assignment.keepers[0]
-            reported = await self._peers.ask(keeper, report, Reported, REPORT_TIMEOUT_S)
-        except SbonError as error:
-            log.debug("no report of %s: %s", query_id, error)
-            return
-        finally:
-            self._reporting.discard(query_id)
-        for fragment in fragments:
-            if fragment.fragment_id in reported.not_yours and self._is_here(fragment):
-                fragment.confirmed = False
-                self._settle_soon(fragment)
-
-    def _fragment_report(self, fragment: HostedFragment) -> FragmentReport:
-        status = self._supervisor.status(fragment.fragment_id) if fragment.up else None
-        return FragmentReport(
-            fragment.fragment_id, fragment.generation, fragment.flight_address, status, fragment.error
-        )
 
     # --- for the conductor of a move away from here (daemon.migration)
 
@@ -479,6 +491,18 @@ class Hosting:
             fragment.flight_address = None
             return reply.state_bytes
 
+    async def snapshot(self, fragment: HostedFragment) -> SnapshotTaken | None:
+        """The fragment's state after its last batch or so, while it goes on; None if there is none within seconds."""
+        fragment.copying = True
+        try:
+            await self.permits.tell(fragment)
+            with trio.move_on_after(SNAPSHOT_TIMEOUT_S):
+                while fragment.up and fragment.snapshot is None:
+                    await self._engine_news.wait()
+            return fragment.snapshot
+        finally:
+            fragment.copying = False
+
     async def reclaim(self, fragment: HostedFragment) -> bool:
         """After a move of which the outcome is not known: ask the keeper. True if the fragment stays, and goes on."""
         async with fragment.lock:
@@ -496,5 +520,5 @@ class Hosting:
 
 
 def _check_keeper(assignment: Assignment, sender: str) -> None:
-    if sender != assignment.keepers[0]:
-        raise SbonError(f"only the keeper of query {assignment.query_id} may do that")
+    if sender not in assignment.keepers:
+        raise SbonError(f"only a keeper of query {assignment.query_id} may do that")

@@ -1,24 +1,22 @@
-"""The keeper: the records of the queries whose sinks this node owns, on disk, and who may ask what of them.
+"""The keeper: the records of the queries that this node keeps, alone or with others, and who may ask what of them.
 
-The rules are those of :mod:`daemon.query_record`; here a record is made durable before anything is answered, consumers
-are told where their producers are, and what has ended is released everywhere. A host that does not hear of it now asks,
-or reports, later, and is told then.
+The rules are those of :mod:`daemon.query_record`; that a record is agreed on and durable before anything is answered is
+up to :mod:`daemon.record_keeping`. Here consumers are told where their producers are, and what has ended is released
+everywhere. A host that does not hear of it now asks, or reports, later, and is told then.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import trio
 
 from daemon import query_record
-from daemon.durable import remove_durably, write_durably
 from daemon.events import Events
+from daemon.keeper_messages import ChangeReplicas, Replicas
 from daemon.peers import Peers
 from daemon.query_messages import (
     AnnounceMove,
@@ -45,9 +43,10 @@ from daemon.query_messages import (
     RequestMove,
 )
 from daemon.query_record import QueryRecord
+from daemon.record_keeping import RecordKeeping
 from daemon.requests import Done
 from sbon.engine_messages import FlightAddress, FragmentState
-from sbon.errors import SbonError
+from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.network_usage import Link, network_usage
 from sbon.placement.problem import CostView
 
@@ -55,28 +54,27 @@ log = logging.getLogger("sbon.keeper")
 
 #: A move that takes longer is given up; if it was committed, only its lock on the query is.
 MOVE_TIMEOUT_S = 300.0
+#: Between attempts at what has to be agreed on sooner or later.
+AGAIN_S = 5.0
 #: Records of ended queries that are kept to be shown.
 MAX_ENDED = 100
-_SUFFIX = ".query"
-_SAFE_ID = re.compile(r"[A-Za-z0-9]{1,64}")
 
 
 class Keeper:
     """The queries kept here. ``wall_s`` is the time of day in seconds since the epoch."""
 
-    def __init__(self, peers: Peers, events: Events, root: Path, wall_s: Callable[[], float] = time.time) -> None:
-        """``root`` is the folder of the records."""
+    def __init__(
+        self, peers: Peers, keeping: RecordKeeping, events: Events, wall_s: Callable[[], float] = time.time
+    ) -> None:
         self._peers = peers
+        self._keeping = keeping
         self._events = events
-        self._root = root
         self._wall_s = wall_s
-        self._records: dict[str, QueryRecord] = {}
         self._reports: dict[str, FragmentReport] = {}
         #: Rates in bytes/s that were measured on links, by (producer, consumer); kept while a link is interrupted.
         self._rates: dict[tuple[str, str], float] = {}
         self._rtt_ms: dict[tuple[str, str], float] = {}
         self._nursery: trio.Nursery | None = None
-        root.mkdir(parents=True, exist_ok=True)
         peers.handle(Claim, self._claim)
         peers.handle(Locate, self._locate)
         peers.handle(Report, self._report)
@@ -86,84 +84,103 @@ class Keeper:
         peers.handle(CancelQuery, self._cancel)
         peers.handle(DescribeQuery, self._describe)
         peers.handle(ListQueries, self._list)
-        self._load()
+        peers.handle(ChangeReplicas, self._change_replicas)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take up what was under way when the daemon ended, and serve until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            for record in list(self._records.values()):
-                if record.status is QueryStatus.DEPLOYING:
-                    self.end(record.query_id, QueryStatus.FAILED, "the daemon was restarted while it was being started")
+            task_status.started()
+            for record in self._keeping.records:
+                if record.status is QueryStatus.DEPLOYING and record.keeper == self._peers.node_id:
+                    why = "the daemon was restarted while it was being started"
+                    nursery.start_soon(self._end_at_last, record.query_id, QueryStatus.FAILED, why)
                 elif record.move is not None:
                     nursery.start_soon(self._expire, record.query_id, record.move)
-            task_status.started()
             await trio.sleep_forever()
 
     # --- records
 
-    def _load(self) -> None:
-        for path in self._root.glob(f"*{_SUFFIX}"):
-            try:
-                record = msgspec.msgpack.decode(path.read_bytes(), type=QueryRecord)
-            except msgspec.MsgspecError as error:
-                raise SbonError(f"{path} cannot be read ({error}): move it away to start without that query") from error
-            self._records[record.query_id] = record
+    async def _change(self, query_id: str, change: Callable[[QueryRecord], QueryRecord]) -> QueryRecord:
+        """Have the keepers agree on a change; nothing is asked of them if it changes nothing here.
 
-    def _store(self, record: QueryRecord) -> None:
-        """Durable first, then in force. There is no await in it: transitions follow each other."""
-        if record is self._records.get(record.query_id):
-            return
-        assert _SAFE_ID.fullmatch(record.query_id)
-        write_durably(self._root / f"{record.query_id}{_SUFFIX}", msgspec.msgpack.encode(record))
-        self._records[record.query_id] = record
+        Raises what ``change`` raises, and SbonError if the query is not kept here (any more).
+        """
+        known = self.record(query_id)
+        if change(known) is known:
+            return known
+        record = await self._keeping.change(query_id, known.keepers, lambda record: record and change(record))
+        if record is None:
+            raise SbonError(f"query {query_id} is not kept any more: see `sbon queries`")
+        return record
 
     def record(self, query_id: str) -> QueryRecord:
         """Raises SbonError if the query is not kept here."""
-        record = self._records.get(query_id)
+        record = self._keeping.find(query_id)
         if record is None:
             raise SbonError(f"query {query_id} is not kept here: see `sbon queries`")
         return record
 
     # --- for a deployment from here
 
-    def add(self, record: QueryRecord) -> None:
-        """A query that is being deployed."""
-        self._forget_oldest()
-        self._store(record)
+    async def add(self, record: QueryRecord) -> None:
+        """A query that is being deployed. UnavailableError if too few of its keepers answer."""
+        await self._forget_oldest()
+        await self._keeping.change(record.query_id, record.keepers, lambda known: known or record)
 
-    def started(self, query_id: str, fragment_id: str, address: FlightAddress, output_schema: str) -> None:
+    async def started(self, query_id: str, fragment_id: str, address: FlightAddress, output_schema: str) -> None:
         """A fragment of a query that is being deployed has started at its first host."""
-        record = self.record(query_id)
-        fragment = record.fragment(fragment_id)
-        self._store(
-            query_record.started(
+
+        def change(record: QueryRecord) -> QueryRecord:
+            fragment = record.fragment(fragment_id)
+            return query_record.started(
                 record, fragment.owner, fragment_id, fragment.generation, address, output_schema=output_schema
             )
-        )
 
-    def set_running(self, query_id: str) -> None:
+        await self._change(query_id, change)
+
+    async def set_running(self, query_id: str) -> None:
         """All fragments have started. Raises SbonError if the query has ended meanwhile."""
-        self._store(query_record.running(self.record(query_id), self._wall_s()))
+        at_s = self._wall_s()
+        await self._change(query_id, lambda record: query_record.running(record, at_s))
         self._events.publish("query-running", query=query_id)
 
     async def withdraw(self, query_id: str) -> None:
         """The deployment failed: release what was started, and forget that there was such a query."""
-        record = self.record(query_id)
-        self._store(query_record.ended(record, QueryStatus.FAILED))
-        await self._release(record)
-        self._forget(query_id)
-
-    def end(self, query_id: str, status: QueryStatus, error: str | None = None) -> None:
-        """The query is over: say so from now on, and release its fragments in the background."""
-        record = self.record(query_id)
-        if record.status.ended:
+        if self._keeping.find(query_id) is None:
+            return  # it was never agreed on
+        try:
+            record = await self._change(query_id, lambda record: query_record.ended(record, QueryStatus.FAILED))
+        except UnavailableError:
+            if self._nursery is not None:
+                self._nursery.start_soon(self._end_at_last, query_id, QueryStatus.FAILED, "it could not be started")
             return
-        self._store(query_record.ended(record, status, error))
-        details = {} if error is None else {"error": error}
-        self._events.publish(f"query-{status}", query=query_id, **details)
+        await self._release(record)
+        await self._forget(record)
+
+    async def end(self, query_id: str, status: QueryStatus, error: str | None = None) -> None:
+        """The query is over: say so from now on, and release its fragments in the background."""
+        if self.record(query_id).status.ended:
+            return
+        record = await self._change(query_id, lambda record: query_record.ended(record, status, error))
+        if record.status is status:
+            self._has_ended(record)
+
+    def _has_ended(self, record: QueryRecord) -> None:
+        details = {} if record.error is None else {"error": record.error}
+        self._events.publish(f"query-{record.status}", query=record.query_id, **details)
         if self._nursery is not None:
             self._nursery.start_soon(self._release, record)
+
+    async def _end_at_last(self, query_id: str, status: QueryStatus, error: str) -> None:
+        """As :meth:`end`, however long it takes until the keepers are there."""
+        while True:
+            try:
+                await self.end(query_id, status, error)
+                return
+            except SbonError as failure:
+                log.info("query %s is not ended yet: %s", query_id, failure)
+            await trio.sleep(AGAIN_S)
 
     async def _release(self, record: QueryRecord) -> None:
         async with trio.open_nursery() as nursery:
@@ -177,14 +194,13 @@ class Keeper:
         except SbonError as error:
             log.info("%s is not told to release %s now: %s", self._peers.name(node_id), message.fragment_id, error)
 
-    def _forget_oldest(self) -> None:
-        ended = [record for record in self._records.values() if record.status.ended]
+    async def _forget_oldest(self) -> None:
+        ended = [record for record in self._keeping.records if record.status.ended]
         for record in sorted(ended, key=lambda record: record.submitted_at_s)[: max(0, len(ended) - MAX_ENDED + 1)]:
-            self._forget(record.query_id)
+            await self._forget(record)
 
-    def _forget(self, query_id: str) -> None:
-        remove_durably(self._root / f"{query_id}{_SUFFIX}")
-        record = self._records.pop(query_id)
+    async def _forget(self, record: QueryRecord) -> None:
+        await self._keeping.forget(record)
         for fragment_id in record.fragments:
             self._reports.pop(fragment_id, None)
             for link in [link for link in self._rates if fragment_id in link]:
@@ -193,19 +209,24 @@ class Keeper:
     # --- ownership
 
     async def _claim(self, message: Claim, sender: str) -> Claimed:
-        record = self._records.get(message.query_id)
-        if record is None:
+        before = self._keeping.find(message.query_id)
+        if before is None:
             return Claimed(None)
-        record, granted = query_record.claim(record, sender, message.fragment_id, message.generation)
-        if not granted:
+        fragment_id, generation = message.fragment_id, message.generation
+        if query_record.owns(before, sender, fragment_id, generation) and before.fragment(fragment_id).spec.pinned:
+            return Claimed(before.assignment(fragment_id))  # nobody else ever owns it
+        # Not _change: that it is refused must be agreed on, too, because the claimant then deletes what it has.
+        record = await self._keeping.change(
+            message.query_id,
+            before.keepers,
+            lambda record: record and query_record.claim(record, sender, fragment_id, generation)[0],
+        )
+        if record is None or not query_record.owns(record, sender, fragment_id, generation):
             return Claimed(None)
-        before = self._records[message.query_id]
-        assignment = record.assignment(message.fragment_id)
-        self._store(record)
-        if record.move is not before.move:
+        if record.move != before.move and before.move is not None and before.move.fragment_id == fragment_id:
             what = "move-revoked" if record.move is None else "move-committed"
-            self._events.publish(what, fragment=message.fragment_id, node=self._peers.name(sender))
-        return Claimed(assignment)
+            self._events.publish(what, fragment=fragment_id, node=self._peers.name(sender))
+        return Claimed(record.assignment(fragment_id))
 
     async def _locate(self, message: Locate, _sender: str) -> Location:
         return self.record(message.query_id).location(message.fragment_id)
@@ -214,35 +235,36 @@ class Keeper:
         not_yours = []
         self._rtt_ms.update({(sender, node_id): rtt_ms for node_id, rtt_ms in message.rtt_ms.items()})
         for report in message.fragments:
-            record = self._records.get(message.query_id)
+            record = self._keeping.find(message.query_id)
             if record is None or not query_record.owns(record, sender, report.fragment_id, report.generation):
                 not_yours.append(report.fragment_id)
             else:
-                self._take_report(record, sender, report)
+                await self._take_report(record, sender, report)
         return Reported(tuple(not_yours))
 
-    def _take_report(self, record: QueryRecord, sender: str, report: FragmentReport) -> None:
-        fragment_id, generation = report.fragment_id, report.generation
+    async def _take_report(self, known: QueryRecord, sender: str, report: FragmentReport) -> None:
+        fragment_id, generation, status = report.fragment_id, report.generation, report.status
         self._reports[fragment_id] = report
         self._note_rates(report)
-        if report.flight_address is not None:
-            known = record
-            record = query_record.started(record, sender, fragment_id, generation, report.flight_address)
-            if record is not known and self._nursery is not None:
-                self._nursery.start_soon(self._tell_consumers, record, fragment_id)
-            record = query_record.unlocked(record, fragment_id, generation)
-        status = report.status
-        if status is not None and status.state is FragmentState.FINISHED:
-            record = query_record.finished(record, sender, fragment_id, generation)
-        if record.status is QueryStatus.FINISHED:
-            self.end(record.query_id, QueryStatus.FINISHED)
-            return
-        self._store(record)
+
+        def change(record: QueryRecord) -> QueryRecord:
+            if report.flight_address is not None:
+                record = query_record.started(record, sender, fragment_id, generation, report.flight_address)
+                record = query_record.unlocked(record, fragment_id, generation)
+            if status is not None and status.state is FragmentState.FINISHED:
+                record = query_record.finished(record, sender, fragment_id, generation)
+            return record
+
+        record = await self._change(known.query_id, change)
+        if record.location(fragment_id) != known.location(fragment_id) and self._nursery is not None:
+            self._nursery.start_soon(self._tell_consumers, record, fragment_id)
+        if record.status is QueryStatus.FINISHED and not known.status.ended:
+            self._has_ended(record)
         failed = status is not None and status.state is FragmentState.FAILED
         error = report.error or (status.error if status is not None and failed else None)
         if error is not None or failed:
             where = f"{fragment_id} on {self._peers.name(sender)}"
-            self.end(record.query_id, QueryStatus.FAILED, f"{where} failed: {error or 'see its log'}")
+            await self.end(record.query_id, QueryStatus.FAILED, f"{where} failed: {error or 'see its log'}")
 
     async def _tell_consumers(self, record: QueryRecord, fragment_id: str) -> None:
         """Best effort: a consumer that misses it asks as soon as its pulls fail."""
@@ -269,16 +291,15 @@ class Keeper:
 
     async def _announce(self, message: AnnounceMove, sender: str) -> MoveGranted:
         self._check_target(message.target)
-        record = query_record.announce(
-            self.record(message.query_id), sender, message.fragment_id, message.generation, message.target
+        fragment_id, generation, target = message.fragment_id, message.generation, message.target
+        record = await self._change(
+            message.query_id, lambda record: query_record.announce(record, sender, fragment_id, generation, target)
         )
         move = record.move
         assert move is not None
-        assignment = record.assignment(message.fragment_id, move.generation)
-        self._store(record)
         if self._nursery is not None:
             self._nursery.start_soon(self._expire, record.query_id, move)
-        return MoveGranted(assignment)
+        return MoveGranted(record.assignment(fragment_id, move.generation))
 
     def _check_target(self, node_id: str) -> None:
         target = self._peers.record(node_id)
@@ -287,18 +308,47 @@ class Keeper:
 
     async def _expire(self, query_id: str, move: query_record.PendingMove) -> None:
         await trio.sleep(MOVE_TIMEOUT_S)
-        record = self._records.get(query_id)
-        now = None if record is None else record.move
-        if record is None or now is None:
-            return
-        if (now.fragment_id, now.generation) == (move.fragment_id, move.generation):
-            self._store(query_record.expired(record))
-            self._events.publish("move-expired", fragment=move.fragment_id, generation=move.generation)
+
+        def change(record: QueryRecord) -> QueryRecord:
+            now = record.move
+            if now is None or (now.fragment_id, now.generation) != (move.fragment_id, move.generation):
+                return record
+            return query_record.expired(record)
+
+        while (record := self._keeping.find(query_id)) is not None and change(record) is not record:
+            try:
+                await self._change(query_id, change)
+                self._events.publish("move-expired", fragment=move.fragment_id, generation=move.generation)
+            except SbonError as error:
+                log.info("the move of %s does not expire yet: %s", move.fragment_id, error)
+                await trio.sleep(AGAIN_S)
 
     async def _move_done(self, message: MoveDone, _sender: str) -> Done:
-        report = message.report
-        self._store(query_record.moved(self.record(report.query_id), report, self._wall_s()))
+        report, at_s = message.report, self._wall_s()
+        await self._change(report.query_id, lambda record: query_record.moved(record, report, at_s))
         return Done()
+
+    # --- replicas
+
+    async def _change_replicas(self, message: ChangeReplicas, sender: str) -> Replicas:
+        """What is answered is agreed on, whether the change was accepted or came too late."""
+        known = self.record(message.query_id)
+        fragment_id, generation = message.fragment_id, message.generation
+
+        def change(record: QueryRecord | None) -> QueryRecord | None:
+            try:
+                return record and query_record.replicated(
+                    record, sender, fragment_id, generation, message.changes, message.replicas
+                )
+            except StaleGenerationError:
+                return record
+
+        record = await self._keeping.change(message.query_id, known.keepers, change)
+        if record is None:
+            return Replicas((), 0, owns=False)
+        fragment = record.fragment(fragment_id)
+        owns = query_record.owns(record, sender, fragment_id, generation)
+        return Replicas(fragment.replicas, fragment.replica_changes, owns)
 
     # --- what there is
 
@@ -306,18 +356,18 @@ class Keeper:
         record = self.record(message.query_id)
         if record.status.ended:
             raise SbonError(f"query {message.query_id} is {record.status} already")
-        self.end(message.query_id, QueryStatus.CANCELLED)
+        await self.end(message.query_id, QueryStatus.CANCELLED)
         return Done()
 
     async def _describe(self, message: DescribeQuery, _sender: str) -> QueryView:
         return self.view(self.record(message.query_id))
 
     async def _list(self, _message: ListQueries, _sender: str) -> QueryViews:
-        records = sorted(self._records.values(), key=lambda record: record.submitted_at_s)
+        records = sorted(self._keeping.records, key=lambda record: record.submitted_at_s)
         return QueryViews(tuple(self.view(record) for record in records))
 
     def _record_of(self, fragment_id: str) -> QueryRecord:
-        for record in self._records.values():
+        for record in self._keeping.records:
             if fragment_id in record.fragments:
                 return record
         raise SbonError(f"no query that is kept here has a fragment {fragment_id}: see `sbon operators`")
@@ -333,7 +383,7 @@ class Keeper:
         return QueryView(
             query_id=record.query_id,
             sql=record.sql,
-            keeper=record.keeper,
+            keepers=record.keepers,
             status=record.status,
             submitted_at_s=record.submitted_at_s,
             age_s=max(0.0, now_s - record.submitted_at_s),

@@ -74,18 +74,18 @@ class LocalOptimizer:
             await trio.sleep(min(CONFIRM_EVERY_S, self._settings.period_s))
 
     async def _evaluate_all(self) -> None:
-        by_query: defaultdict[tuple[str, str], list[HostedFragment]] = defaultdict(list)
+        by_query: defaultdict[tuple[tuple[str, ...], str], list[HostedFragment]] = defaultdict(list)
         for fragment in self._hosting.fragments:
             assignment = fragment.record.assignment
             if fragment.up and fragment.confirmed and not assignment.spec.pinned:
-                by_query[assignment.keepers[0], assignment.query_id].append(fragment)
+                by_query[assignment.keepers, assignment.query_id].append(fragment)
         here = {fragment.fragment_id for fragments in by_query.values() for fragment in fragments}
         self._evaluator.forget_all_but(here)
         for group in [group for group in self._said if not here.issuperset(group)]:
             del self._said[group]
-        for (keeper, query_id), fragments in by_query.items():
+        for (keepers, query_id), fragments in by_query.items():
             try:
-                view = await self._peers.ask(keeper, DescribeQuery(query_id), QueryView)
+                view = await self._peers.ask_any(keepers, DescribeQuery(query_id), QueryView)
                 await self._evaluate_query(view, [fragment.fragment_id for fragment in fragments])
             except SbonError as error:
                 log.info("%s is not evaluated now: %s", query_id, error)

@@ -1,9 +1,9 @@
 """The conductor of a move, at the host that the fragment leaves (SBON ICDE'06 section 3.3; DESIGN: Ownership).
 
-The steps: *announce* (the keeper grants the target the next generation), *prepare* (the target starts its engine while
-the fragment still runs), *stop*, *ship* (the folder, its durable acceptance, and the target's claim, which commits the
-move), *activate* (the target instantiates it from the folder and connects its inputs; the keeper points its consumers
-at it).
+The steps: *announce* (the keepers grant the target the next generation), *prepare* (the target starts its engine while
+the fragment still runs), *copy* (its state as it is now goes ahead), *stop*, *ship* (what has changed since, its
+durable acceptance, and the target's claim, which commits the move), *activate* (the target instantiates it from the
+folder and connects its inputs; the keepers point its consumers at it).
 
 If anything fails before the commit, the fragment goes on here; if it is not known whether it failed, the keeper is
 asked, and until it answers the fragment rests: it is never lost and never runs twice.
@@ -14,12 +14,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import trio
 
 from daemon.events import Events
-from daemon.hosted_fragment import HostedFragment
+from daemon.hosted_fragment import RECORD_FILE, HostedFragment
 from daemon.hosting import START_TIMEOUT_S, Hosting
+from daemon.keeper_messages import DescribeReplica, ReplicaFiles, StoreReplica
+from daemon.parcels import Parcels
 from daemon.peers import Peers
 from daemon.query_messages import (
     AcceptFragment,
@@ -33,6 +36,7 @@ from daemon.query_messages import (
     NowRunning,
     PrepareEngine,
 )
+from daemon.replica_store import Digests
 from daemon.requests import Done
 from sbon.errors import SbonError, UnavailableError
 
@@ -40,15 +44,18 @@ log = logging.getLogger("sbon.migration")
 
 #: For each MiB of a folder on its way, and for the target to make it durable.
 SHIP_TIMEOUT_S = 60.0
+#: What in a fragment's folder is about the host, and stays.
+HOSTS_OWN = frozenset({RECORD_FILE, "lock"})
 
 
 class Conductor:
     """Moves fragments away from this host. Several may move at once, of different queries."""
 
-    def __init__(self, peers: Peers, hosting: Hosting, events: Events) -> None:
+    def __init__(self, peers: Peers, hosting: Hosting, events: Events, parcels: Parcels) -> None:
         self._peers = peers
         self._hosting = hosting
         self._events = events
+        self._parcels = parcels
         peers.handle(ConductMove, self._conduct)
 
     async def _conduct(self, message: ConductMove, _sender: str) -> MoveReport:
@@ -64,22 +71,35 @@ class Conductor:
         seen to run yet: its new host goes on trying.
         """
         with self._hosting.conducting(fragment_id) as fragment:
-            return await _Move(self._peers, self._hosting, self._events, fragment, target, reason).carry_out()
+            move = _Move(self._peers, self._hosting, self._events, self._parcels, fragment, target, reason)
+            return await move.carry_out()
 
 
 class _Move:
     """One move, with what is measured of it."""
 
     def __init__(
-        self, peers: Peers, hosting: Hosting, events: Events, fragment: HostedFragment, target: str, reason: str
+        self,
+        peers: Peers,
+        hosting: Hosting,
+        events: Events,
+        parcels: Parcels,
+        fragment: HostedFragment,
+        target: str,
+        reason: str,
     ) -> None:
         self._peers = peers
         self._hosting = hosting
         self._events = events
+        self._parcels = parcels
         self._fragment = fragment
         self._target = target
         self._reason = reason
         self._steps_s: dict[str, float] = {}
+        self._sent_bytes: dict[str, int] = {}
+        self._digests = Digests()
+        #: What the target has of the fragment's folder, path -> digest.
+        self._copied: dict[str, str] = {}
 
     async def carry_out(self) -> MoveReport:
         fragment = self._fragment
@@ -91,14 +111,14 @@ class _Move:
                 granted = await self._announce()
             with self._step("prepare"):
                 await self._peers.ask(self._target, PrepareEngine(), Done, START_TIMEOUT_S)
+            with self._step("copy"):
+                await self._copy_ahead()
             stopped_s = trio.current_time()
             with self._step("stop"):
                 state_bytes = await self._hosting.stop(fragment)
             with self._step("ship"):
                 shipping = True
-                await self._peers.send_folder(
-                    self._target, AcceptFragment(granted), fragment.folder, Done, SHIP_TIMEOUT_S
-                )
+                await self._ship(granted)
         except SbonError as error:
             stays = await self._stays()
             if stays or not shipping or not isinstance(error, UnavailableError):
@@ -122,6 +142,7 @@ class _Move:
             state_bytes=state_bytes,
             downtime_ms=downtime_s * 1000.0,
             steps_s=self._steps_s,
+            sent_bytes=self._sent_bytes,
         )
         await self._finish(report)
         return report
@@ -129,7 +150,34 @@ class _Move:
     async def _announce(self) -> Assignment:
         assignment = self._fragment.record.assignment
         message = AnnounceMove(assignment.query_id, assignment.fragment_id, assignment.generation, self._target)
-        return (await self._peers.ask(assignment.keepers[0], message, MoveGranted)).assignment
+        return (await self._peers.ask_any(assignment.keepers, message, MoveGranted)).assignment
+
+    async def _copy_ahead(self) -> None:
+        """Most of the state, while the fragment goes on. Without it the move only takes longer."""
+        snapshot = await self._hosting.snapshot(self._fragment)
+        if snapshot is None:
+            return
+        folder = Path(snapshot.folder)
+        try:
+            files = await trio.to_thread.run_sync(self._digests.of, folder)
+            known = (
+                await self._peers.ask(self._target, DescribeReplica(self._fragment.fragment_id), ReplicaFiles)
+            ).files
+            message = StoreReplica(self._fragment.record.assignment, snapshot.batch_id, files)
+            self._sent_bytes["copy"] = await self._parcels.send(
+                self._target, message, folder, files, known, SHIP_TIMEOUT_S
+            )
+            self._copied = files
+        except (SbonError, FileNotFoundError) as error:  # a newer snapshot has just taken its place
+            log.info("no state of %s goes ahead: %s", self._fragment.fragment_id, error)
+
+    async def _ship(self, granted: Assignment) -> None:
+        """All that is in the folder now, of which the target has some."""
+        folder = self._fragment.folder
+        files = await trio.to_thread.run_sync(self._digests.of, folder, HOSTS_OWN)
+        self._sent_bytes["ship"] = await self._parcels.send(
+            self._target, AcceptFragment(granted, files), folder, files, self._copied, SHIP_TIMEOUT_S
+        )
 
     async def _stays(self) -> bool:
         """Whether the fragment is still ours after a failure. If the keeper does not answer, hosting goes on asking."""
@@ -141,7 +189,7 @@ class _Move:
     async def _finish(self, report: MoveReport) -> None:
         self._events.publish("migrated", **_as_fields(report))
         try:
-            await self._peers.ask(self._fragment.record.assignment.keepers[0], MoveDone(report), Done)
+            await self._peers.ask_any(self._fragment.record.assignment.keepers, MoveDone(report), Done)
         except SbonError as error:
             log.info("the keeper does not hear of the end of the move: %s", error)
         await self._hosting.hand_over(self._fragment)
@@ -156,6 +204,7 @@ class _Move:
             fragment=self._fragment.fragment_id,
             target=self._peers.name(self._target),
             seconds=self._steps_s[name],
+            sent_bytes=self._sent_bytes.get(name, 0),
         )
 
 
@@ -171,4 +220,5 @@ def _as_fields(report: MoveReport) -> dict[str, object]:
         "state_bytes": report.state_bytes,
         "downtime_ms": report.downtime_ms,
         "steps_s": report.steps_s,
+        "sent_bytes": report.sent_bytes,
     }

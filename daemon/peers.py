@@ -31,6 +31,8 @@ M = TypeVar("M", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
 REQUEST_TIMEOUT_S = 10.0
+#: Of several nodes that may be asked, the first is tried again so often.
+ASK_AGAIN_S = 15.0
 #: How long a node probes a path that it was asked about and never measured.
 PROBE_PATIENCE_S = 3.0
 _PROBE_POLL_S = 0.05
@@ -98,6 +100,7 @@ class Peers:
         self.overlay = overlay
         self._requests = requests
         self._shell = shell
+        self._answered_last: dict[tuple[NodeId, ...], tuple[NodeId, float]] = {}
         self._own_handlers: dict[type[msgspec.Struct], Callable[[Any, NodeId], Awaitable[Any]]] = {}
         self._met: dict[NodeId, NodeRecord] = {}  # in the order in which they were heard of
         self.handle(MeasureLatency, self._measure_for)
@@ -153,6 +156,32 @@ class Peers:
         raise UnavailableError(
             f"{type(message).__name__} took longer than {timeout_s:g} s here: is the host overloaded?"
         )
+
+    async def ask_any(
+        self,
+        node_ids: tuple[NodeId, ...],
+        message: msgspec.Struct,
+        reply_type: type[R],
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> R:
+        """The answer of the first of several nodes that has one; for a while, whoever answered last is asked first.
+
+        Each has ``timeout_s``. Raises the UnavailableError of the last one if none answers.
+        """
+        now_s = trio.current_time()
+        first, until_s = self._answered_last.get(node_ids, (node_ids[0], now_s))
+        if now_s >= until_s:
+            first, until_s = node_ids[0], now_s + ASK_AGAIN_S
+        error = UnavailableError("there is nobody to ask")
+        for node_id in sorted(node_ids, key=lambda node_id: node_id != first):
+            try:
+                reply = await self.ask(node_id, message, reply_type, timeout_s)
+            except UnavailableError as unavailable:
+                error = unavailable
+            else:
+                self._answered_last[node_ids] = node_id, until_s
+                return reply
+        raise error
 
     async def send_folder(
         self, node_id: NodeId, message: msgspec.Struct, folder: Path, reply_type: type[R], timeout_s: float

@@ -229,9 +229,14 @@ class MoveGranted(msgspec.Struct, frozen=True):
 
 
 class AcceptFragment(msgspec.Struct, frozen=True):
-    """With the fragment's folder: take it over. Answered when it is durable at the target and the move is committed."""
+    """With the fragment's folder: take it over. Answered when it is durable at the target and the move is committed.
+
+    ``files`` is all that belongs to it, path -> digest; those that the target has from a copy that went ahead do not
+    travel again.
+    """
 
     assignment: Assignment
+    files: dict[str, str]
 
 
 class AwaitRunning(msgspec.Struct, frozen=True):
@@ -252,7 +257,7 @@ class MoveReport(msgspec.Struct, frozen=True):
     """A move that was carried out; nodes by name.
 
     ``downtime_ms``: from the stop at the source until the first batch at the target was done (until the fragment ran
-    there, if there was nothing to do). ``steps_s``: seconds of each step.
+    there, if there was nothing to do). ``steps_s``: seconds of each step; ``sent_bytes``: what travelled in which.
     """
 
     query_id: str
@@ -264,6 +269,7 @@ class MoveReport(msgspec.Struct, frozen=True):
     state_bytes: int
     downtime_ms: float
     steps_s: dict[str, float]
+    sent_bytes: dict[str, int] = {}
 
 
 class MoveDone(msgspec.Struct, frozen=True):
@@ -320,7 +326,7 @@ class QueryView(msgspec.Struct, frozen=True):
 
     query_id: str
     sql: str
-    keeper: str
+    keepers: tuple[str, ...]
     status: QueryStatus
     submitted_at_s: float
     age_s: float

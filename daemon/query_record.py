@@ -195,6 +195,10 @@ def claim(record: QueryRecord, sender: str, fragment_id: str, generation: int) -
         return record, False
     move = record.move
     if (fragment.owner, fragment.generation) == (sender, generation):
+        if may_be_taken_over(fragment.spec, record.keepers):
+            # What it has proposed about its replicas before is too late now: it starts from what the record says.
+            known = msgspec.structs.replace(fragment, replica_changes=fragment.replica_changes + 1)
+            record = _with_fragment(record, known)
         if move is not None and move.fragment_id == fragment_id and not move.committed:
             return msgspec.structs.replace(record, move=None), True
         return record, True
@@ -266,6 +270,11 @@ def replicated(
         return record
     known = msgspec.structs.replace(fragment, replicas=replicas, replica_changes=changes + 1)
     return _with_fragment(record, known)
+
+
+def is_leased(record: QueryRecord, fragment: FragmentRecord) -> bool:
+    """Whether the fragment's owner has to renew a lease now."""
+    return record.status is QueryStatus.RUNNING and may_be_taken_over(fragment.spec, record.keepers)
 
 
 def takeovers(record: QueryRecord) -> dict[str, int]:

@@ -32,12 +32,15 @@ from daemon.control_messages import (
 from daemon.deployment import Deployment
 from daemon.engine_supervisor import ENGINE_COMMAND, EngineSupervisor
 from daemon.events import Events
+from daemon.failover import Failover
 from daemon.hosting import Hosting
 from daemon.join_planning import JoinPlanning
 from daemon.keeper import MOVE_TIMEOUT_S, Keeper
+from daemon.leasing import Leasing
 from daemon.local_optimizer import LocalOptimizer
 from daemon.migration import Conductor
-from daemon.peers import Overlay, Peers, Requests, Shell
+from daemon.parcels import Parcels
+from daemon.peers import Gathered, Overlay, Peers, Requests, Shell
 from daemon.placing import Placing
 from daemon.query_messages import (
     CancelQuery,
@@ -49,6 +52,9 @@ from daemon.query_messages import (
     QueryViews,
     RequestMove,
 )
+from daemon.record_keeping import RecordKeeping
+from daemon.replica_store import ReplicaStore
+from daemon.replicating import Replicating
 from daemon.requests import Done as RequestDone
 from sbon.errors import SbonError
 from sbon.placement.choice import OperatorChoice
@@ -82,9 +88,15 @@ class QueryService:
             events,
             engine_command,
         )
-        self.hosting = Hosting(self._peers, self.supervisor, events, state_dir / "fragments")
-        self.keeper = Keeper(self._peers, events, state_dir / "queries")
-        conductor = Conductor(self._peers, self.hosting, events)
+        leasing = Leasing(self._peers, config.failover.lease_s)
+        replicas = ReplicaStore(state_dir / "replicas")
+        self.hosting = Hosting(self._peers, self.supervisor, events, state_dir / "fragments", leasing, replicas)
+        parcels = Parcels(self._peers, state_dir / "parcels")
+        self._replicating = Replicating(self._peers, self.hosting, replicas, events, parcels, config.failover.replicas)
+        self._keeping = RecordKeeping(self._peers, state_dir / "queries", config.failover.lease_s)
+        self.keeper = Keeper(self._peers, self._keeping, events)
+        self._failover = Failover(self._peers, self._keeping, events)
+        conductor = Conductor(self._peers, self.hosting, events, parcels)
         placing = Placing(self._peers, config.placement)
         self._optimizer = LocalOptimizer(self._peers, self.hosting, conductor, placing, events, config.placement)
         planning = JoinPlanning(self._peers, placing, config.placement, events)
@@ -102,8 +114,11 @@ class QueryService:
         """Resume what was here, and serve until cancelled. Peers must not be answered before this has started."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.supervisor.run, self.hosting)
+            await nursery.start(self._keeping.run)
             await nursery.start(self.keeper.run)
             await nursery.start(self.hosting.run)
+            nursery.start_soon(self._replicating.run)
+            nursery.start_soon(self._failover.run)
             nursery.start_soon(self._optimizer.run)
             task_status.started()
 
@@ -124,17 +139,14 @@ class QueryService:
     async def views(self) -> list[QueryView]:
         """All queries of all nodes that answer, oldest first."""
         gathered = await self._peers.gather(ListQueries(), QueryViews)
-        views = [view for answer in gathered.answers.values() for view in answer.queries]
-        return sorted(views, key=lambda view: (view.submitted_at_s, view.query_id))
+        return sorted(_views(gathered).values(), key=lambda view: (view.submitted_at_s, view.query_id))
 
     async def view(self, query_id: str) -> QueryView:
         """Raises SbonError if nobody who answers keeps such a query."""
         gathered = await self._peers.gather(ListQueries(), QueryViews)
-        for answer in gathered.answers.values():
-            for view in answer.queries:
-                if view.query_id == query_id:
-                    assert isinstance(view, QueryView)
-                    return view
+        view = _views(gathered).get(query_id)
+        if view is not None:
+            return view
         raise self._unknown(f"query {query_id}", gathered.silent)
 
     async def migrate(self, fragment_id: str, node: str) -> MoveReport:
@@ -146,17 +158,16 @@ class QueryService:
         if target is None:
             raise SbonError(f'no node "{node}" is known here: see `sbon nodes`')
         gathered = await self._peers.gather(ListQueries(), QueryViews)
-        for answer in gathered.answers.values():
-            for view in answer.queries:
-                if any(fragment.spec.fragment_id == fragment_id for fragment in view.fragments):
-                    request = RequestMove(fragment_id, target.node_id, "asked for by hand")
-                    return await self._peers.ask(view.keeper, request, MoveReport, MOVE_TIMEOUT_S + 10.0)
+        for view in _views(gathered).values():
+            if any(fragment.spec.fragment_id == fragment_id for fragment in view.fragments):
+                request = RequestMove(fragment_id, target.node_id, "asked for by hand")
+                return await self._peers.ask_any(view.keepers, request, MoveReport, MOVE_TIMEOUT_S + 10.0)
         raise self._unknown(f"fragment {fragment_id}", gathered.silent)
 
     async def cancel(self, query_id: str) -> None:
         """End a query. Hosts that cannot be reached now delete their part when they are back."""
         view = await self.view(query_id)
-        await self._peers.ask(view.keeper, CancelQuery(query_id), RequestDone)
+        await self._peers.ask_any(view.keepers, CancelQuery(query_id), RequestDone)
 
     def _unknown(self, what: str, silent: Sequence[str]) -> SbonError:
         missing = f" (no answer from {', '.join(silent)})" if silent else ""
@@ -196,9 +207,11 @@ class QueryService:
 
     async def _migrate(self, request: Migrate) -> Done:
         report = await self.migrate(request.fragment, request.node)
+        sent = ", ".join(f"{size_bytes} in {step}" for step, size_bytes in report.sent_bytes.items())
+        steps = ", ".join(f"{step} {seconds:.2f} s" for step, seconds in report.steps_s.items())
         return Done(
-            f"{report.fragment_id} moved from {report.source} to {report.target}: {report.state_bytes} bytes of state, "
-            f"{report.downtime_ms:.0f} ms without it"
+            f"{report.fragment_id} moved from {report.source} to {report.target}: {report.state_bytes} bytes of state "
+            f"(sent: {sent}), {report.downtime_ms:.0f} ms without it; {steps}"
         )
 
     async def _cancel(self, request: Cancel) -> Done:
@@ -210,7 +223,7 @@ class QueryService:
         return QueryInfo(
             query_id=view.query_id,
             state="moving" if moving else str(view.status),
-            keeper=self._peers.name(view.keeper),
+            keeper=self._peers.name(view.keepers[0]),
             fragments=len(view.fragments),
             submitted_s=view.submitted_at_s,
             sql=view.sql,
@@ -283,3 +296,15 @@ class QueryService:
             runner_up=None if choice.runner_up is None else self._peers.name(choice.runner_up),
             runner_up_cost=choice.runner_up_cost,
         )
+
+
+def _views(gathered: Gathered) -> dict[str, QueryView]:
+    """One view of each query: of the keeper that knows most, because hosts report to it; in doubt the first one."""
+    best: dict[str, tuple[tuple[int, bool], QueryView]] = {}
+    for node_id, answer in gathered.answers.items():
+        for view in answer.queries:
+            known = sum(fragment.status is not None for fragment in view.fragments)
+            rank = (known, node_id == view.keepers[0])
+            if view.query_id not in best or rank > best[view.query_id][0]:
+                best[view.query_id] = rank, view
+    return {query_id: view for query_id, (_, view) in best.items()}

@@ -16,7 +16,7 @@ import msgspec
 
 from sbon.fragment import FragmentSpec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 def cursor_name(consumer_fragment_id: str, port: str) -> str:
@@ -49,6 +49,22 @@ class Hello(_Message, frozen=True):
     java_version: str
 
 
+class Bounds(msgspec.Struct, frozen=True):
+    """What a fragment may let out: serve of its output, and acknowledge of its input.
+
+    ``until_s``: nothing at all from then on, on the host's monotonic clock, None for no end. ``safe_batch``: output up
+    to that batch, and what it and those before it have read; None for all. ``snapshots``: the folder to which the
+    fragment's state is to be linked after each batch (:class:`SnapshotTaken`), None if nobody needs it.
+    """
+
+    until_s: float | None = None
+    safe_batch: int | None = None
+    snapshots: str | None = None
+
+
+UNBOUNDED = Bounds()
+
+
 class Owned(_Message, frozen=True):
     """Base of commands about one fragment: who says so, under which generation."""
 
@@ -62,13 +78,20 @@ class Instantiate(Owned, frozen=True):
 
     ``port_schemas`` are the ``output_schema`` of each port's producers, in the order of ``spec.ports``.
     ``consumers`` are the cursors (:func:`cursor_name`) that must have acknowledged a segment before it is trimmed;
-    empty for a sink.
+    empty for a sink. ``bounds`` hold from the start. Reply: ``newest_batch`` as well.
     """
 
     spec: FragmentSpec
     folder: str
     port_schemas: tuple[str, ...] = ()
     consumers: tuple[str, ...] = ()
+    bounds: Bounds = UNBOUNDED
+
+
+class Permit(Owned, frozen=True):
+    """From now on these ``bounds`` hold. Reply: ``newest_batch``: nothing later was let out before."""
+
+    bounds: Bounds
 
 
 class Connect(Owned, frozen=True):
@@ -97,7 +120,7 @@ class Destroy(Owned, frozen=True):
     folder: str
 
 
-Command = Instantiate | Connect | Disconnect | Migrate | Destroy
+Command = Instantiate | Permit | Connect | Disconnect | Migrate | Destroy
 
 
 class EngineCall(_Message, frozen=True):
@@ -113,6 +136,7 @@ class EngineReply(_Message, frozen=True):
     stale: bool = False
     output_schema: str | None = None
     state_bytes: int = 0
+    newest_batch: int = -1
 
 
 class FragmentState(StrEnum):
@@ -164,4 +188,16 @@ class LinkLost(_Message, frozen=True):
     reason: str
 
 
-FromEngine = Hello | EngineReply | FragmentStatus | LinkLost
+class SnapshotTaken(_Message, frozen=True):
+    """The fragment's state after ``batch_id`` lies in ``folder``, complete; whoever is done with it deletes it.
+
+    Its files must not be changed in place: they may be the fragment's own.
+    """
+
+    fragment_id: str
+    generation: int
+    batch_id: int
+    folder: str
+
+
+FromEngine = Hello | EngineReply | FragmentStatus | LinkLost | SnapshotTaken

@@ -31,6 +31,8 @@ from sbon.engine_messages import (
     Instantiate,
     LinkLost,
     Migrate,
+    Permit,
+    SnapshotTaken,
 )
 from sbon.errors import SbonError, StaleGenerationError
 from sbon.frames import FrameReader, frame
@@ -39,6 +41,7 @@ from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings, folder_
 from spark_bridge.port_source import register_port_source
 from spark_bridge.replay_source import register_replay_source
 from spark_bridge.session import start_session
+from spark_bridge.snapshots import Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +122,12 @@ class Fragments:
     def _dispatch(self, call_id: int, command: Command) -> EngineReply:
         match command:
             case Instantiate():
-                return EngineReply(call_id, output_schema=self._instantiate(command))
+                runner = self._instantiate(command)
+                return EngineReply(call_id, output_schema=runner.output_schema, newest_batch=runner.newest_batch)
+            case Permit():
+                runner = self._runner(command.fragment_id)
+                runner.bound(command.bounds)
+                return EngineReply(call_id, newest_batch=runner.newest_batch)
             case Connect():
                 self._runner(command.fragment_id).connect(command)
             case Disconnect():
@@ -130,20 +138,25 @@ class Fragments:
                 self._destroy(command)
         return EngineReply(call_id)
 
-    def _instantiate(self, command: Instantiate) -> str:
+    def _instantiate(self, command: Instantiate) -> FragmentRunner:
         runner = self._runners.get(command.fragment_id)
         if runner is not None and runner.runs():
             runner.raise_generation(command.generation, command.owner)
-            return runner.output_schema
+            runner.bound(command.bounds)
+            return runner
         if runner is not None:  # it failed: start over from its checkpoint
             self._runners.pop(command.fragment_id).stop()
 
         def link_lost(port: str, producer: str, reason: str) -> None:
             self._tell(LinkLost(command.fragment_id, command.generation, port, producer, reason))
 
-        runner = FragmentRunner(self._spark, command, self._settings, link_lost)
+        def snapshot_taken(snapshot: Snapshot) -> None:
+            folder = str(snapshot.folder)
+            self._tell(SnapshotTaken(command.fragment_id, command.generation, snapshot.batch_id, folder))
+
+        runner = FragmentRunner(self._spark, command, self._settings, link_lost, snapshot_taken)
         self._runners[command.fragment_id] = runner
-        return runner.output_schema
+        return runner
 
     def _migrate(self, command: Migrate) -> int:
         runner = self._runner(command.fragment_id)

@@ -64,11 +64,12 @@ _ACKNOWLEDGEMENTS = msgspec.msgpack.Decoder(Acknowledgement)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A log that may be pulled, under which generation, until ``stopping``."""
+    """A log that may be pulled, under which generation, until ``stopping``, and while its owner ``is_owner``."""
 
     log: LinkLog
     generation: int
     stopping: threading.Event
+    is_owner: Callable[[], bool] = lambda: True
 
 
 class Directory(Protocol):
@@ -106,6 +107,8 @@ class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
     def _pull(self, request: PullRequest) -> Iterator[flight.Result]:
         served = self._served(request)
         for data in served.log.segments_from(request.from_batch, _IDLE_S, served.stopping):
+            if not served.is_owner():
+                return
             yield flight.Result(pa.py_buffer(data))
 
     def _acknowledge(self, request: Acknowledgement) -> Iterator[flight.Result]:
@@ -119,6 +122,8 @@ class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
         served = self._directory.served(fragment_id)
         if served is None or served.stopping.is_set():
             raise flight.FlightUnavailableError(f"{fragment_id} does not run here")
+        if not served.is_owner():
+            raise flight.FlightUnavailableError(f"{fragment_id} may have another owner by now")
         if served.generation != generation:
             raise flight.FlightUnavailableError(
                 f"{fragment_id} is served under generation {served.generation} here, not {generation}"
@@ -157,12 +162,15 @@ class Puller:
         consumer: str,
         wanted: threading.Event,
         lost: Callable[[str], None],
+        read_for_good: Callable[[], int],
     ) -> None:
+        """``read_for_good()`` is the producer's newest batch that may be acknowledged, -1 for none."""
         self._inbox = inbox
         self._producer = producer
         self._consumer = consumer
         self._wanted = wanted
         self._lost = lost
+        self._read_for_good = read_for_good
         self._target: Target | None = None
         self._changed = threading.Condition()
         self._stopping = False
@@ -238,7 +246,7 @@ class Puller:
                 self.rows_in.add(header.rows, now)
 
     def _acknowledge(self, client: flight.FlightClient, target: Target) -> None:
-        up_to = self._inbox.read_for_good().get(self._producer, -1)
+        up_to = self._read_for_good()
         if up_to > self._acknowledged:
             secret = target.address.secret
             message = Acknowledgement(self._producer, target.generation, self._consumer, up_to, secret)

@@ -29,7 +29,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from sbon.engine_messages import Connect, FragmentState, FragmentStatus, Instantiate, PortStatus, cursor_name
+from sbon.engine_messages import Bounds, Connect, FragmentState, FragmentStatus, Instantiate, PortStatus, cursor_name
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.fragment import END_OF_STREAM_MS, FragmentKind
 from spark_bridge.durable import write_durably
@@ -37,10 +37,12 @@ from spark_bridge.flight_links import Puller, Served, Target
 from spark_bridge.folder_lock import FolderLock
 from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
 from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch
+from spark_bridge.outlet import Outlet
 from spark_bridge.port_inbox import PortInbox
 from spark_bridge.port_source import port_view
 from spark_bridge.replay_source import REPLAY_FORMAT
 from spark_bridge.sinks import open_sink
+from spark_bridge.snapshots import Snapshot
 from spark_bridge.statistics import RateMeter
 
 #: Formats that need to be told the schema; the others know their own, and are cast to what was declared.
@@ -82,6 +84,7 @@ class FragmentRunner:
         command: Instantiate,
         settings: RunnerSettings,
         link_lost: Callable[[str, str, str], None],
+        snapshot_taken: Callable[[Snapshot], None],
     ) -> None:
         self.spec = command.spec
         self.generation = command.generation
@@ -112,6 +115,8 @@ class FragmentRunner:
                 for port in self.spec.ports
             }
             self._pullers: dict[tuple[str, str], Puller] = {}
+            self._outlet = Outlet(self._folder, self._log, self._inboxes, snapshot_taken)
+            self._outlet.bound(command.bounds)
             stream, self.output_schema = self._stream(command.port_schemas)
             self._sink = open_sink(self.spec.sink, self.spec.query_id) if self.spec.sink else None
             self._query: StreamingQuery | None = None
@@ -138,8 +143,13 @@ class FragmentRunner:
                 cursor_name(self.spec.fragment_id, command.port),
                 self._log.wanted,
                 lambda reason: self._link_lost(command.port, command.producer, reason),
+                lambda: self._outlet.read_for_good(command.port, command.producer),
             )
         self._pullers[key].point_at(Target(command.address, command.producer_generation))
+
+    def bound(self, bounds: Bounds) -> None:
+        """From now on let out no more than that."""
+        self._outlet.bound(bounds)
 
     def disconnect(self, port: str, producer: str) -> None:
         """Stop pulling ``producer`` into ``port``."""
@@ -163,6 +173,7 @@ class FragmentRunner:
         try:
             self._stop_query()
         finally:
+            self._outlet.stop()
             for puller in self._pullers.values():
                 puller.stop()
             self._lock.release()
@@ -171,7 +182,12 @@ class FragmentRunner:
 
     def served(self) -> Served:
         """The link log, for consumers."""
-        return Served(self._log, self.generation, self._stopping)
+        return Served(self._log, self.generation, self._stopping, self._outlet.is_open)
+
+    @property
+    def newest_batch(self) -> int:
+        """The newest batch in the link log, -1 if there is none: nothing later was ever let out."""
+        return self._log.last.batch_id if self._log.last else -1
 
     def state_bytes(self) -> int:
         """Size of the folder: what a move would carry."""
@@ -332,6 +348,7 @@ class FragmentRunner:
             if ended:
                 write_durably(self._folder / "ended", str(batch_id).encode())
             self._batch_id = batch_id
+            self._outlet.batch_ended(batch_id)
         except (LogFaultError, SbonError, OSError) as error:
             self._error = one_line(error)
             raise

@@ -47,6 +47,7 @@ class LinkLog:
         self.wanted = threading.Event()
         self._sizes: dict[int, int] = {int(path.stem): path.stat().st_size for path in folder.glob("*.segment")}
         self._cursors: dict[str, int] = dict.fromkeys(consumers, -1) | self._stored_cursors()
+        self._safe_batch: int | None = None
         self._bytes_out = 0
         self._rows_out = 0
         self._last = self._header(max(self._sizes)) if self._sizes else None
@@ -104,6 +105,12 @@ class LinkLog:
             self._trim()
             self._changed.notify_all()
 
+    def serve_up_to(self, safe_batch: int | None) -> None:
+        """Serve no segment later than ``safe_batch``; None: all."""
+        with self._changed:
+            self._safe_batch = safe_batch
+            self._changed.notify_all()
+
     def wait_for_room(self, stopping: threading.Event) -> None:
         """Block while consumers are more than ``max_bytes`` behind; StoppedError once ``stopping`` is set."""
         with self._changed:
@@ -117,13 +124,16 @@ class LinkLog:
         self.wanted.set()
         while not stopping.is_set():
             with self._changed:
-                if batch_id not in self._sizes:
+                if not self._is_served(batch_id):
                     self._changed.wait(wait_s)
-                if batch_id not in self._sizes:
+                if not self._is_served(batch_id):
                     return
                 data = self._path(batch_id).read_bytes()
             yield data
             batch_id += 1
+
+    def _is_served(self, batch_id: int) -> bool:
+        return batch_id in self._sizes and (self._safe_batch is None or batch_id <= self._safe_batch)
 
     def acknowledge(self, consumer: str, batch_id: int) -> None:
         """``consumer`` will not ask for ``batch_id`` or earlier again."""

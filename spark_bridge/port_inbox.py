@@ -43,6 +43,10 @@ class Segment:
     body: bytes
 
 
+class PassedError(Exception):
+    """What is asked for was forgotten: later batches have been committed."""
+
+
 class PortInbox:
     """Every call opens the database anew: the callers are threads of one process and another process altogether."""
 
@@ -134,6 +138,31 @@ class PortInbox:
                     "WHERE sequence < read_up_to GROUP BY producer"
                 ).fetchall()
             )
+
+    def export(self, target: Path, end: int) -> dict[str, int]:
+        """Write an inbox to the new file ``target`` as it is once ``end`` segments were read for good, without bodies.
+
+        Returns the newest batch of each producer that was read. PassedError if more was read for good already.
+        """
+        with self._database() as database:
+            (read_up_to,) = database.execute("SELECT read_up_to FROM position").fetchone()
+            if read_up_to > end:
+                raise PassedError
+            entries = database.execute("SELECT * FROM journal WHERE sequence < ? ORDER BY sequence", (end,)).fetchall()
+        with closing(sqlite3.connect(target, isolation_level=None)) as copy:
+            copy.execute("BEGIN")
+            for statement in _SCHEMA:
+                copy.execute(statement)
+            copy.execute("INSERT INTO position VALUES (?)", (end,))
+            # The body is the last column.
+            copy.executemany(
+                "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", (entry[:-1] for entry in entries)
+            )
+            copy.execute("COMMIT")
+        reads: dict[str, int] = {}
+        for _, producer, _, batch_id, *_ in entries:
+            reads[producer] = max(batch_id, reads.get(producer, -1))
+        return reads
 
     def _next_batch(self, database: sqlite3.Connection, producer: str) -> int:
         (due,) = database.execute(

@@ -38,11 +38,17 @@ from sbon.engine_messages import (
     Hello,
     Instantiate,
     Migrate,
+    Permit,
     PortStatus,
+    SnapshotTaken,
 )
 from sbon.frames import FrameReader, frame
 
 PERIOD_S = 0.02
+#: Of a fragment's state, so much never changes.
+FROZEN_BYTES = 5000
+#: A snapshot, if one is asked for, after so many batches.
+SNAPSHOT_BATCHES = 10
 
 
 class FakeFragment:
@@ -54,6 +60,7 @@ class FakeFragment:
         self.folder = Path(command.folder)
         self.connected: dict[tuple[str, str], Connect] = {}
         self.batches = -1
+        self.bounds = command.bounds
         self._lock = (self.folder / "lock").open("w")
         deadline = time.monotonic() + 10
         while True:
@@ -64,6 +71,7 @@ class FakeFragment:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
+        (self.folder / "frozen").write_bytes(bytes(FROZEN_BYTES))
         self._note("start")
 
     def _note(self, what: str) -> None:
@@ -77,6 +85,16 @@ class FakeFragment:
         new.write_text(str(before + 1))
         new.replace(count)
         self.batches += 1
+
+    def snapshot(self) -> SnapshotTaken | None:
+        """Copies of the count and the history, now and then."""
+        if self.bounds.snapshots is None or self.batches % SNAPSHOT_BATCHES:
+            return None
+        folder = Path(self.bounds.snapshots) / str(self.batches)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("count", "history", "frozen"):
+            shutil.copyfile(self.folder / name, folder / name)
+        return SnapshotTaken(self.command.fragment_id, self.command.generation, self.batches, str(folder))
 
     def stop(self) -> None:
         self._note("stop")
@@ -122,6 +140,8 @@ class FakeEngine:
                 for fragment_id, fragment in self.fragments.items():
                     fragment.work()
                     self.send(self.status(fragment_id, fragment, steering))
+                    if snapshot := fragment.snapshot():
+                        self.send(snapshot)
 
     def status(self, fragment_id: str, fragment: FakeFragment, steering: dict[str, Any]) -> FragmentStatus:
         state, error = FragmentState.RUNNING, None
@@ -154,6 +174,11 @@ class FakeEngine:
                     fragment.stop()
                 self.fragments[command.fragment_id] = FakeFragment(command, again=fragment is not None)
                 return EngineReply(call.call_id, output_schema="{}")
+            case Permit():
+                if fragment is None:
+                    return EngineReply(call.call_id, error="does not run here")
+                fragment.bounds = command.bounds
+                return EngineReply(call.call_id, newest_batch=fragment.batches)
             case Connect():
                 if fragment is None:
                     return EngineReply(call.call_id, error="does not run here")

@@ -60,7 +60,7 @@ def pull(address: FlightAddress, folder: Path, want: int) -> tuple[int, str]:
     inbox = PortInbox(folder / "inbox", ("f",))
     wanted = threading.Event()
     wanted.set()
-    puller = Puller(inbox, "f", "c", wanted, note)
+    puller = Puller(inbox, "f", "c", wanted, note, lambda: inbox.read_for_good().get("f", -1))
     puller.point_at(Target(address, 1))
     try:
         for _ in range(int(PATIENCE_S / 0.05)):

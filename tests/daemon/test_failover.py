@@ -1,0 +1,129 @@
+"""Hosts that are lost, over whole daemons and engines of the fake kind: their fragments go on elsewhere, only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.config import FailoverConfig
+from sbon.errors import UnavailableError
+from tests.daemon.test_queries import Cluster, eventually, running_cluster
+
+FAILOVER = FailoverConfig(replicas=1, lease_s=4.0)
+
+
+async def replicated(cluster: Cluster, at: str) -> None:
+    async def named() -> bool:
+        return cluster.events(at)["replicas-changed"] > 0
+
+    await eventually(named)
+
+
+async def runs_at(cluster: Cluster, name: str, at: str = "sink") -> None:
+    async def runs() -> bool:
+        union = (await cluster.operators(at)).get("union")
+        return union is not None and union.node == name and union.state == "running"
+
+    await eventually(runs)
+
+
+async def released(cluster: Cluster, name: str) -> None:
+    async def has_nothing() -> bool:
+        return cluster.folders()[name] == []
+
+    await eventually(has_nothing)
+
+
+def count_of(folder: Path) -> int:
+    return int((folder / "count").read_text())
+
+
+async def test_a_lost_host_is_replaced_from_its_replica_and_fenced_when_it_comes_back(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, failover=FAILOVER) as cluster:
+        query_id = await cluster.submit()
+        await eventually(cluster.all_running)
+        fragment = (await cluster.union()).fragment_id
+        await replicated(cluster, "hub")
+        [replica] = [path.name for path in (cluster.configs["sink"].node.state_dir / "replicas").iterdir()]
+        assert replica.startswith(f"{fragment}.1.")
+        await cluster.stop("hub")
+        await runs_at(cluster, "sink")
+        union = await cluster.union()
+        assert union.generation >= 2
+        history = (cluster.folder_of("sink", fragment) / "history").read_text().split("\n")
+        assert history[0].startswith("start 1 ")  # it went on from what hub had shipped
+        assert count_of(cluster.folder_of("sink", fragment)) > 10
+        await cluster.start("hub")
+        await released(cluster, "hub")
+        assert (await cluster.union()).node == "sink"
+        assert (await cluster.query(query_id)).state == "running"
+
+
+async def test_an_owner_in_the_minority_stops_before_another_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_cluster(tmp_path, failover=FAILOVER) as cluster:
+        await cluster.submit()
+        await eventually(cluster.all_running)
+        fragment = (await cluster.union()).fragment_id
+        await replicated(cluster, "hub")
+        cut_off = True
+
+        def cut(name: str) -> None:
+            requests = cluster.daemons[name].requests
+            exchange = requests._exchange
+
+            async def fail_or_pass(node: Any, *arguments: Any, **options: Any) -> Any:
+                if cut_off and "hub" in (name, node.name):
+                    raise UnavailableError("the network is cut")
+                return await exchange(node, *arguments, **options)
+
+            monkeypatch.setattr(requests, "_exchange", fail_or_pass)
+
+        for name in cluster.daemons:
+            cut(name)
+        await runs_at(cluster, "sink")
+
+        async def has_stopped() -> bool:
+            return cluster.events("hub")["lease-lost"] == 1
+
+        await eventually(has_stopped)
+        history = (cluster.folder_of("hub", fragment) / "history").read_text().strip().split("\n")
+        assert history[-1].startswith("stop 1 ")
+        cut_off = False
+        await released(cluster, "hub")
+        assert (await cluster.union()).node == "sink"
+
+
+async def test_without_a_replica_a_fragment_waits_for_its_host(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, failover=FailoverConfig(replicas=0, lease_s=1.5)) as cluster:
+        await cluster.submit()
+        await eventually(cluster.all_running)
+        await cluster.stop("hub")
+
+        async def is_missed() -> bool:
+            keeping = cluster.daemons["sink"].query_service._keeping
+            return bool(keeping.overdue())
+
+        await eventually(is_missed)
+        await cluster.start("hub")
+        await eventually(cluster.all_running)
+        union = await cluster.union()
+        assert (union.node, union.generation) == ("hub", 1)
+
+
+async def test_a_fragment_may_move_to_its_replica_and_finds_another_one(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, failover=FAILOVER) as cluster:
+        await cluster.submit()
+        await eventually(cluster.all_running)
+        fragment = (await cluster.union()).fragment_id
+        await replicated(cluster, "hub")
+        await cluster.migrate(fragment, "sink")
+        await replicated(cluster, "sink")
+        await cluster.stop("sink")  # which is a keeper, too, and where results go
+        await runs_at(cluster, "hub", at="left")
+        await cluster.start("sink")
+        await eventually(cluster.all_running)
+        assert (await cluster.union()).node == "hub"

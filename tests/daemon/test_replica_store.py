@@ -1,0 +1,96 @@
+"""Replicas on disk: in force at once or not at all, and never an older one over a newer one."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from daemon.keeper_messages import StoreReplica
+from daemon.query_messages import Assignment
+from daemon.replica_store import Digests, ReplicaStore
+from sbon.errors import SbonError, StaleGenerationError
+from sbon.fragment import FragmentKind, FragmentSpec
+
+SPEC = FragmentSpec("q1-join1", "q1", FragmentKind.JOIN, "SELECT 1")
+
+
+def record(generation: int, batch_id: int, files: dict[str, str]) -> StoreReplica:
+    return StoreReplica(Assignment(SPEC, generation, ("k",)), batch_id, files)
+
+
+def parcel(folder: Path, **contents: str) -> Path:
+    for name, content in contents.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def test_a_replica_is_what_was_sent_last_with_what_was_there_already(tmp_path: Path) -> None:
+    store = ReplicaStore(tmp_path / "replicas")
+    store.store(record(1, 4, {"a": "1", "b/c": "2", "d": "0"}), parcel(tmp_path / "p1", a="A", b__c="C", d="D"))
+    store.store(record(1, 5, {"a": "1", "b/c": "3"}), parcel(tmp_path / "p2", b__c="C2"))
+    again = ReplicaStore(tmp_path / "replicas")
+    for each in (store, again):
+        target = tmp_path / f"copy{id(each)}"
+        each.copy_to("q1-join1", target)
+        files = {path.relative_to(target).as_posix(): path.read_text() for path in target.rglob("*") if path.is_file()}
+        assert files == {"a": "A", "b/c": "C2"}
+    assert len(list((tmp_path / "replicas").iterdir())) == 1
+
+
+def test_what_is_missing_or_comes_late_changes_nothing(tmp_path: Path) -> None:
+    store = ReplicaStore(tmp_path / "replicas")
+    store.store(record(2, 4, {"a": "1"}), parcel(tmp_path / "p1", a="A"))
+    with pytest.raises(SbonError, match="is missing"):
+        store.store(record(2, 5, {"a": "1", "b": "2"}), parcel(tmp_path / "p2"))
+    with pytest.raises(StaleGenerationError, match="from a later owner"):
+        store.store(record(1, 9, {"a": "9"}), parcel(tmp_path / "p3", a="Z"))
+    store.store(record(2, 3, {"a": "9"}), parcel(tmp_path / "p4", a="Z"))
+    with pytest.raises(SbonError, match="with the path"):
+        store.store(record(2, 6, {"../a": "1"}), parcel(tmp_path / "p5"))
+    replica = ReplicaStore(tmp_path / "replicas").find("q1-join1")
+    assert replica is not None
+    assert replica.age == (2, 4)
+
+
+def test_an_interrupted_replica_is_not_one(tmp_path: Path) -> None:
+    store = ReplicaStore(tmp_path / "replicas")
+    store.store(record(1, 1, {"a": "1"}), parcel(tmp_path / "p1", a="A"))
+    parcel(tmp_path / "replicas" / ".q1-join1.new" / "state", a="half")
+    again = ReplicaStore(tmp_path / "replicas")
+    assert [replica.age for replica in again.replicas] == [(1, 1)]
+    again.drop("q1-join1")
+    assert list((tmp_path / "replicas").iterdir()) == []
+    with pytest.raises(SbonError, match="no replica"):
+        again.copy_to("q1-join1", tmp_path / "copy")
+
+
+def test_whoever_runs_a_copy_does_not_change_the_replica(tmp_path: Path) -> None:
+    store = ReplicaStore(tmp_path / "replicas")
+    folder = parcel(tmp_path / "p1", checkpoint="c")
+    with sqlite3.connect(folder / "in0.sqlite") as database:
+        database.execute("CREATE TABLE t (n INTEGER)")
+    store.store(record(1, 1, {"checkpoint": "1", "in0.sqlite": "2"}), folder)
+    store.copy_to("q1-join1", tmp_path / "one")
+    with sqlite3.connect(tmp_path / "one" / "in0.sqlite") as database:
+        database.execute("INSERT INTO t VALUES (1)")
+    store.copy_to("q1-join1", tmp_path / "other")
+    with sqlite3.connect(tmp_path / "other" / "in0.sqlite") as database:
+        assert database.execute("SELECT count(*) FROM t").fetchone() == (0,)
+    database.close()
+
+
+def test_a_digest_tells_contents_apart(tmp_path: Path) -> None:
+    digests = Digests()
+    folder = parcel(tmp_path / "f", a="1", b__c="1")
+    first = digests.of(folder)
+    assert first["a"] == first["b/c"]
+    (folder / "new").write_text("2")
+    (folder / "new").replace(folder / "a")
+    second = digests.of(folder)
+    assert second["a"] != first["a"]
+    assert second["b/c"] == first["b/c"]
