@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hmac
 import math
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from sbon.engine_messages import FlightAddress
 from sbon.errors import RemoteProtocolError
 from sbon.frames import decode_body
 from spark_bridge.link_credentials import TLS_NAME, LinkCredentials, to_pem
-from spark_bridge.link_log import LinkLog
+from spark_bridge.link_log import LinkLog, LogFaultError
 from spark_bridge.port_inbox import PortInbox, Segment
 from spark_bridge.segment import decode_segment
 from spark_bridge.statistics import SMOOTHING_S, RateMeter
@@ -70,6 +71,8 @@ class Served:
     generation: int
     stopping: threading.Event
     is_owner: Callable[[], bool] = lambda: True
+    #: Told what is wrong with the log.
+    fault: Callable[[str], None] = lambda _: None
 
 
 class Directory(Protocol):
@@ -106,10 +109,14 @@ class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _pull(self, request: PullRequest) -> Iterator[flight.Result]:
         served = self._served(request)
-        for data in served.log.segments_from(request.from_batch, _IDLE_S, served.stopping):
-            if not served.is_owner():
-                return
-            yield flight.Result(pa.py_buffer(data))
+        try:
+            for data in served.log.segments_from(request.from_batch, _IDLE_S, served.stopping):
+                if not served.is_owner():
+                    return
+                yield flight.Result(pa.py_buffer(data))
+        except LogFaultError as error:
+            served.fault(str(error))
+            raise flight.FlightServerError(str(error)) from None
 
     def _acknowledge(self, request: Acknowledgement) -> Iterator[flight.Result]:
         self._served(request).log.acknowledge(request.consumer, request.up_to_batch)
@@ -208,7 +215,8 @@ class Puller:
                     while self._target is target and not self._stopping:
                         self._pull_once(client, target)
                         self._acknowledge(client, target)
-            except (flight.FlightError, pa.ArrowException, RemoteProtocolError, ValueError) as error:
+            except (flight.FlightError, pa.ArrowException, RemoteProtocolError, ValueError, sqlite3.Error) as error:
+                # The last one: the disk here is full, say. Nothing of the segment is there then; it is pulled again.
                 if not self._stopping:
                     self._lost(str(error).split(". Detail:")[0].split("gRPC client debug")[0].strip())
                     self._pause(_RETRY_S)

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from sbon.engine_messages import Bounds, Connect, FragmentState, FragmentStatus, Instantiate, PortStatus, cursor_name
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.fragment import END_OF_STREAM_MS, FragmentKind
-from spark_bridge.durable import write_durably
+from spark_bridge.durable import write_durably, write_when_there_is_room
 from spark_bridge.flight_links import Puller, Served, Target
 from spark_bridge.folder_lock import FolderLock
 from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
@@ -100,6 +100,9 @@ class FragmentRunner:
         self._start_lock = threading.Lock()
         self._batch_lock = threading.Lock()
         self._error: str | None = None
+        self._log_fault: str | None = None
+        #: Why it waits in the middle of a batch, if it does.
+        self._paused: str | None = None
         self._late_rows = 0
         self._batch_id = -1
         now = time.monotonic()
@@ -182,7 +185,11 @@ class FragmentRunner:
 
     def served(self) -> Served:
         """The link log, for consumers."""
-        return Served(self._log, self.generation, self._stopping, self._outlet.is_open)
+        return Served(self._log, self.generation, self._stopping, self._outlet.is_open, self._fault)
+
+    def _fault(self, error: str) -> None:
+        """Its log cannot be served: it has failed, even if its query does not know it yet."""
+        self._error = self._log_fault = error
 
     @property
     def newest_batch(self) -> int:
@@ -232,6 +239,8 @@ class FragmentRunner:
     def _state(self) -> tuple[FragmentState, str | None]:
         if self._stopping.is_set():
             return FragmentState.STOPPED, None
+        if self._log_fault is not None:
+            return FragmentState.FAILED, self._log_fault
         if self._finished():
             return FragmentState.FINISHED, None
         if self._query is None:
@@ -239,7 +248,7 @@ class FragmentRunner:
         if not self._query.isActive:
             failure = self._query.exception()
             return FragmentState.FAILED, self._error or one_line(failure) or "the query ended by itself"
-        return FragmentState.RUNNING, None
+        return FragmentState.RUNNING, self._paused
 
     def _finished(self) -> bool:
         ended = self._folder / "ended"
@@ -344,7 +353,11 @@ class FragmentRunner:
                 raise StoppedError
             self._log.wait_for_room(self._stopping)
             plan = planned_batch(self._checkpoint, batch_id)
-            ended = self._put_out(rows, batch_id, plan)
+            ended = write_when_there_is_room(
+                lambda: self._put_out(rows, batch_id, plan), self._note_full, self._no_more_batches.wait
+            )
+            if ended is None:
+                raise StoppedError
             if ended:
                 write_durably(self._folder / "ended", str(batch_id).encode())
             self._batch_id = batch_id
@@ -354,6 +367,9 @@ class FragmentRunner:
             raise
         finally:
             self._batch_lock.release()
+
+    def _note_full(self, why: str | None) -> None:
+        self._paused = why
 
     def _put_out(self, rows: DataFrame, batch_id: int, plan: BatchPlan) -> bool:
         """Write the batch to the sink or the log; True if it is the last one."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from sbon.errors import RemoteProtocolError, SbonError
 from sbon.row_multiset import difference
 from spark_bridge.durable import sync_folder, write_durably
 from spark_bridge.segment import SegmentHeader, body_table, decode_header, decode_segment, encode_segment
@@ -22,8 +23,8 @@ from spark_bridge.segment import SegmentHeader, body_table, decode_header, decod
 _KEPT_SEGMENTS = 2
 
 
-class LogFaultError(Exception):
-    """The log would contradict itself; the fragment must stop rather than mislead its consumers."""
+class LogFaultError(SbonError):
+    """The log would contradict itself, or is damaged; the fragment must stop rather than mislead its consumers."""
 
 
 class StoppedError(Exception):
@@ -128,7 +129,7 @@ class LinkLog:
                     self._changed.wait(wait_s)
                 if not self._is_served(batch_id):
                     return
-                data = self._path(batch_id).read_bytes()
+                data = self._whole_segment(batch_id)
             yield data
             batch_id += 1
 
@@ -153,7 +154,7 @@ class LinkLog:
     def _compare_replay(self, header: SegmentHeader, table: pa.Table) -> None:
         if header.batch_id not in self._sizes:
             return  # trimmed: every consumer has it
-        stored, body = decode_segment(self._path(header.batch_id).read_bytes())
+        stored, body = decode_segment(self._whole_segment(header.batch_id))
         if stored.checksum == header.checksum:
             return
         before = body_table(body)
@@ -194,8 +195,20 @@ class LinkLog:
         path = self._folder / "cursors"
         return msgspec.msgpack.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
 
+    def _whole_segment(self, batch_id: int) -> bytes:
+        """Raises LogFaultError if the disk does not say what was written to it: consumers must not be told that."""
+        data = self._path(batch_id).read_bytes()
+        try:
+            decode_segment(data)
+        except RemoteProtocolError as error:
+            raise LogFaultError(f"{self._path(batch_id)} is damaged on this host's disk: {error}") from error
+        return data
+
     def _header(self, batch_id: int) -> SegmentHeader:
-        return decode_header(self._path(batch_id).read_bytes())[0]
+        try:
+            return decode_header(self._path(batch_id).read_bytes())[0]
+        except RemoteProtocolError as error:
+            raise LogFaultError(f"{self._path(batch_id)} is damaged on this host's disk: {error}") from error
 
     def _path(self, batch_id: int) -> Path:
         return self._folder / f"{batch_id:010}.segment"

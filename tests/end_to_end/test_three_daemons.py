@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,19 +112,44 @@ async def test_a_join_and_an_aggregate_moved_by_hand_lose_and_double_nothing(
         await check_result(scenario, tmp_path)
 
 
-async def test_the_host_of_the_operators_is_killed_and_started_again(
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    while not await condition():
+        await trio.sleep(0.5)
+
+
+async def test_the_host_of_the_operators_is_lost_others_go_on_and_it_is_fenced_when_it_is_back(
     scenario: Scenario, feed: Feed, tmp_path: Path
 ) -> None:
+    def folders(name: str, kind: str) -> set[str]:
+        return {path.name for path in (scenario.site(name).folder / "state" / kind).iterdir()}
+
     with trio.fail_after(500):
         async with running_cluster(scenario) as cluster:
             feed.put(1, 12)
             query_id = await cluster.submit(QUERY)
+            placed = await cluster.operators(query_id)
+            unpinned = {fragment_id for fragment_id, at in placed.items() if at.kind in ("join", "aggregate")}
             await wait_for_rows(cluster, query_id, 1)
+
+            async def are_replicated() -> bool:
+                return {name.partition(".")[0] for name in folders("office", "replicas")} >= unpinned
+
+            await until(are_replicated)
             feed.put(12, 22)
             await cluster.kill("hub")
+
+            async def have_been_taken_over() -> bool:
+                now = await cluster.operators(query_id)
+                return all(now[fragment_id].node == "office" for fragment_id in unpinned)
+
+            await until(have_been_taken_over)
             feed.put(22, 33, last=True)
-            await trio.sleep(3)
-            await cluster.start("hub")
             await wait_for_rows(cluster, query_id, EXPECTED_ROWS)
+            await cluster.start("hub")
+
+            async def is_fenced() -> bool:
+                return folders("hub", "fragments") == set()
+
+            await until(is_fenced)
             await cluster.cancel(query_id)
         await check_result(scenario, tmp_path)

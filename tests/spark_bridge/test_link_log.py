@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sbon.errors import RemoteProtocolError
+from spark_bridge.durable import write_when_there_is_room
 from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
 from spark_bridge.segment import body_table, decode_segment, encode_segment
 
@@ -112,3 +114,55 @@ def test_a_slow_consumer_holds_the_producer_until_it_acknowledges(tmp_path: Path
     stopping.set()
     with pytest.raises(StoppedError):
         log.wait_for_room(stopping)
+
+
+def test_a_segment_that_is_damaged_on_the_disk_is_not_served(tmp_path: Path) -> None:
+    log = open_log(tmp_path, "c")
+    for batch_id in range(3):
+        append(log, batch_id, batch_id)
+    path = tmp_path / "0000000001.segment"
+    damaged = bytearray(path.read_bytes())
+    damaged[-3] ^= 1
+    path.write_bytes(damaged)
+    segments = log.segments_from(0, 0, NEVER)
+    assert next(segments)
+    with pytest.raises(LogFaultError, match=r"0000000001\.segment is damaged on this host's disk"):
+        next(segments)
+    (tmp_path / "0000000002.segment").write_bytes(b"nothing")
+    with pytest.raises(LogFaultError, match=r"0000000002\.segment is damaged"):
+        open_log(tmp_path, "c")
+
+
+def test_a_full_disk_leaves_nothing_behind_and_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path, "c")
+    append(log, 0, 0)
+    full = [OSError(errno.ENOSPC, "No space left on device", "there")] * 2
+
+    def fsync(descriptor: int) -> None:
+        if full:
+            raise full.pop()
+
+    monkeypatch.setattr("spark_bridge.durable.os.fsync", fsync)
+    noted: list[str | None] = []
+
+    def wait(_seconds: float) -> bool:
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["0000000000.segment"]
+        return False
+
+    write_when_there_is_room(lambda: append(log, 1, 1), noted.append, wait)
+    assert len(list(log.segments_from(0, 0, NEVER))) == 2
+    assert [why is None for why in noted] == [False, False, True]
+    assert "no room on the disk of this host (there)" in (noted[0] or "")
+
+
+def test_who_is_told_to_stop_does_not_wait_for_room() -> None:
+    def write() -> int:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    assert write_when_there_is_room(write, lambda _: None, lambda _: True) is None
+    with pytest.raises(PermissionError):
+        write_when_there_is_room(deny, lambda _: None, lambda _: True)
+
+
+def deny() -> int:
+    raise PermissionError(errno.EACCES, "Permission denied")
