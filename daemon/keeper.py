@@ -97,7 +97,10 @@ class Keeper:
                     nursery.start_soon(self._end_at_last, record.query_id, QueryStatus.FAILED, why)
                 elif record.move is not None:
                     nursery.start_soon(self._expire, record.query_id, record.move)
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
 
     # --- records
 

@@ -81,7 +81,10 @@ class RecordKeeping:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
 
     # --- reading
 
@@ -168,7 +171,7 @@ class RecordKeeping:
                 is_past.set()
 
         if self._nursery is None:
-            raise UnavailableError("the daemon is starting: try again")
+            raise UnavailableError("the daemon is starting or shutting down: try again")
         for keeper in keepers:
             self._nursery.start_soon(ask_one, keeper)
         await is_past.wait()
