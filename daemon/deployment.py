@@ -13,8 +13,8 @@ import trio
 
 from daemon import query_record
 from daemon.config import Config
+from daemon.engine_news import START_TIMEOUT_S
 from daemon.events import Events
-from daemon.hosting import START_TIMEOUT_S
 from daemon.join_planning import JoinPlanning
 from daemon.keeper import Keeper
 from daemon.peers import Peers

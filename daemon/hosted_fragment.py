@@ -73,7 +73,7 @@ class HostedFragment:
     ``failed_at_s``: when its query lately ended by itself, on trio's clock.
     ``lease``: what its owner holds of the keepers' permission, None for what needs none. ``replication``: what its
     replicas have, None for what is never replicated; ``snapshot``: the engine's latest for them.
-    ``copying``: the conductor wants a snapshot, to copy it ahead.
+    ``snapshot_readers``: how many want snapshots of it besides its replicas, to copy its state ahead.
     ``conducting``: a move from here is under way, and what happens to the fragment is the conductor's business.
     """
 
@@ -84,7 +84,7 @@ class HostedFragment:
         self.confirmed = False
         self.up = False
         self.conducting = False
-        self.copying = False
+        self.snapshot_readers = 0
         self.settling = False
         self.error: str | None = None
         self.failed_at_s: list[float] = []

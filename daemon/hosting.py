@@ -18,6 +18,7 @@ from pathlib import Path
 
 import trio
 
+from daemon.engine_news import START_TIMEOUT_S, EngineNews
 from daemon.engine_supervisor import EngineSupervisor
 from daemon.events import Events
 from daemon.hosted_fragment import FragmentStore, HostedFragment, Phase
@@ -62,9 +63,6 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 15.0
 #: An engine that refuses a fragment so often in a row will not take it at all.
 MAX_REFUSALS = 4
-#: How long a first batch may take before a fragment that runs is taken to have nothing to do.
-FIRST_BATCH_S = 5.0
-START_TIMEOUT_S = 180.0
 #: A fragment that has not done a batch for so long has no state to copy ahead.
 SNAPSHOT_TIMEOUT_S = 3.0
 
@@ -94,7 +92,7 @@ class Hosting:
         self._fragments: dict[str, HostedFragment] = {}
         self._expected_until_s = -math.inf
         self._nursery: trio.Nursery | None = None
-        self._engine_news = trio.Event()
+        self._news = EngineNews()
         self._reporting = Reporting(peers, supervisor, lambda: self.fragments, self._disowned)
         self._linking = Linking(peers, supervisor, events)
         self._adopting: set[str] = set()
@@ -149,7 +147,7 @@ class Hosting:
             self._start_over(fragment, status.error or "see the engine's log")
         if status.state is FragmentState.FINISHED:
             self._reporting.soon()
-        self._tell_waiting()
+        self._news.tell()
 
     def _start_over(self, fragment: HostedFragment, error: str) -> None:
         """A query of Spark's has ended by itself. Most reasons pass: it goes on from its checkpoint, a few times."""
@@ -171,18 +169,14 @@ class Hosting:
         if fragment is not None and fragment.up and fragment.generation == snapshot.generation:
             fragment.snapshot = snapshot
             self.on_snapshot(fragment)
-            self._tell_waiting()
+            self._news.tell()
 
     def engine_lost(self) -> None:
         for fragment in self.fragments:
             fragment.up = False
             fragment.flight_address = None
             self._settle_soon(fragment)
-        self._tell_waiting()
-
-    def _tell_waiting(self) -> None:
-        self._engine_news.set()
-        self._engine_news = trio.Event()
+        self._news.tell()
 
     # --- settling
 
@@ -250,7 +244,7 @@ class Hosting:
         fragment.error = error
         self._events.publish("fragment-failed", fragment=fragment.fragment_id, error=error)
         self._reporting.soon()
-        self._tell_waiting()
+        self._news.tell()
 
     async def _claim(self, fragment: HostedFragment) -> bool:
         """Whether the fragment is ours by the keeper's word; if it is not, it is deleted. Needs the fragment's lock."""
@@ -281,7 +275,7 @@ class Hosting:
             if not self._leasing.holds(fragment):
                 raise UnavailableError("too few of its keepers answer")
         # What this stay has shipped counts from its own start: replicas may have the state of an earlier owner.
-        fragment.snapshot = None
+        fragment.snapshot, fragment.snapshot_readers = None, 0
         fragment.replication = Replication(assignment.replicas, NOTHING) if assignment.is_leased else None
         self._supervisor.forget_status(fragment.fragment_id)
         reply = await self._supervisor.call(
@@ -308,7 +302,7 @@ class Hosting:
             raise UnavailableError("the engine ended while the fragment was starting")
         self._events.publish("fragment-started", fragment=fragment.fragment_id, generation=fragment.generation)
         self._reporting.soon()
-        self._tell_waiting()
+        self._news.tell()
 
     async def _delete(self, fragment: HostedFragment) -> None:
         """Stop it, if it runs, and delete its folder. Needs the fragment's lock; its record says HANDED_OVER."""
@@ -325,7 +319,7 @@ class Hosting:
         self._supervisor.forget_status(fragment.fragment_id)
         del self._fragments[fragment.fragment_id]
         self._events.publish("fragment-released", fragment=fragment.fragment_id, generation=fragment.generation)
-        self._tell_waiting()
+        self._news.tell()
 
     # --- asked by keepers and other hosts
 
@@ -431,26 +425,7 @@ class Hosting:
         return Done()
 
     async def _await_running(self, message: AwaitRunning, _sender: str) -> NowRunning:
-        """Raises SbonError if the fragment does not come up."""
-        began_s = trio.current_time()
-        running_s: float | None = None
-        while True:
-            news = self._engine_news
-            fragment = self._fragments.get(message.fragment_id)
-            if fragment is None or fragment.generation != message.generation:
-                raise StaleGenerationError(f"{message.fragment_id} is not here with generation {message.generation}")
-            if fragment.error is not None:
-                raise SbonError(fragment.error)
-            now_s = trio.current_time()
-            status = self._supervisor.status(message.fragment_id)
-            if fragment.up and status is not None and status.state is not FragmentState.STARTING:
-                running_s = now_s if running_s is None else running_s
-                if status.batch_id >= 0 or now_s >= running_s + FIRST_BATCH_S:
-                    return NowRunning(status.batch_id, now_s - running_s)
-            if now_s >= began_s + START_TIMEOUT_S:
-                raise UnavailableError(f"{message.fragment_id} did not start within {START_TIMEOUT_S:g} s: it goes on")
-            with trio.move_on_after(1.0):
-                await news.wait()
+        return await self._news.until_running(message.fragment_id, message.generation, self.find, self.status)
 
     async def _connect_to(self, message: ConnectTo, sender: str) -> Done:
         fragment = self._fragments.get(message.consumer)
@@ -493,15 +468,15 @@ class Hosting:
 
     async def snapshot(self, fragment: HostedFragment) -> SnapshotTaken | None:
         """The fragment's state after its last batch or so, while it goes on; None if there is none within seconds."""
-        fragment.copying = True
+        fragment.snapshot_readers += 1
         try:
             await self.permits.tell(fragment)
             with trio.move_on_after(SNAPSHOT_TIMEOUT_S):
                 while fragment.up and fragment.snapshot is None:
-                    await self._engine_news.wait()
+                    await self._news.wait()
             return fragment.snapshot
         finally:
-            fragment.copying = False
+            fragment.snapshot_readers -= 1
 
     async def reclaim(self, fragment: HostedFragment) -> bool:
         """After a move of which the outcome is not known: ask the keeper. True if the fragment stays, and goes on."""

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import trio
 
+from daemon.engine_news import START_TIMEOUT_S
 from daemon.events import Events
 from daemon.hosted_fragment import RECORD_FILE, HostedFragment
-from daemon.hosting import START_TIMEOUT_S, Hosting
+from daemon.hosting import Hosting
 from daemon.keeper_messages import DescribeReplica, ReplicaFiles, StoreReplica
 from daemon.parcels import Parcels
 from daemon.peers import Peers

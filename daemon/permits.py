@@ -24,7 +24,9 @@ class Permits:
         return Bounds(
             until_s=None if lease is None else lease.until_s,
             safe_batch=None if replication is None else replication.safe_batch,
-            snapshots=str(self.snapshots / fragment.fragment_id) if is_replicated or fragment.copying else None,
+            snapshots=str(self.snapshots / fragment.fragment_id)
+            if is_replicated or fragment.snapshot_readers
+            else None,
         )
 
     async def tell(self, fragment: HostedFragment) -> int:

@@ -32,6 +32,8 @@ LOOK_PERIOD_S = 1.0
 SHIP_TIMEOUT_S = 20.0
 #: A replica that stores nothing for so long, while there is something to store, is done without.
 PATIENCE_S = 8.0
+#: A host that has failed to keep a replica is not tried again for so long.
+AVOID_S = 60.0
 #: How often the keepers are asked whether a replica here is still of use.
 SWEEP_PERIOD_S = 60.0
 
@@ -47,6 +49,10 @@ class _Stay:
         #: Since when a host owes us something, on trio's clock.
         self.owes_since_s: dict[str, float] = {}
         self.bounded = False
+        #: Who is to become a replica, and gets a first copy meanwhile; nobody waits for it yet.
+        self.candidate: str | None = None
+        #: Until when, on trio's clock, a host is not tried again.
+        self.avoid_until_s: dict[str, float] = {}
         #: A proposal's outcome is not known.
         self.in_doubt = False
 
@@ -109,8 +115,13 @@ class Replicating:
         replication = stay.replication
         if not replication.required:
             stay.bounded = False  # the engine may have been told so
-        if len(replication.required) < self._wanted and (host := self._choose(fragment)) is not None:
-            replication.join(host)
+        if stay.candidate is None and len(replication.required) < self._wanted:
+            stay.candidate = self._choose(stay)
+            if stay.candidate is not None:
+                fragment.snapshot_readers += 1
+                await self._hosting.permits.tell(fragment)
+        if stay.candidate is not None and fragment.snapshot is not None:
+            await self._copy_to_candidate(fragment, stay, stay.candidate, fragment.snapshot)
         if replication.required and not stay.bounded:
             replication.let_out(await self._hosting.permits.tell(fragment))
             stay.bounded = True
@@ -123,14 +134,31 @@ class Replicating:
             await trio.to_thread.run_sync(_delete_older, Path(snapshot.folder))
         await self._propose(fragment, stay)
 
-    def _choose(self, fragment: HostedFragment) -> str | None:
+    async def _copy_to_candidate(
+        self, fragment: HostedFragment, stay: _Stay, host: str, snapshot: SnapshotTaken
+    ) -> None:
+        """A first copy, while nobody waits for it; from then on it is waited for, and soon has the rest."""
+        files = await trio.to_thread.run_sync(stay.digests.of, Path(snapshot.folder))
+        message = StoreReplica(fragment.record.assignment, snapshot.batch_id, files)
+        await self._ship(host, stay, message, Path(snapshot.folder))
+        stay.candidate = None
+        fragment.snapshot_readers -= 1
+        if stay.replication.has(host, snapshot.batch_id):
+            stay.replication.join(host)
+        else:
+            stay.avoid_until_s[host] = trio.current_time() + AVOID_S
+
+    def _choose(self, stay: _Stay) -> str | None:
         """The nearest host that takes operators and has nothing of this fragment yet."""
         costs = self._peers.cost_view({})
-        taken = {self._peers.node_id, *(() if fragment.replication is None else fragment.replication.required)}
+        now_s = trio.current_time()
+        taken = {self._peers.node_id, *stay.replication.required}
         candidates = [
             member.node_id
             for member in self._peers.overlay.members()
-            if member.accepts_operators and member.node_id not in taken
+            if member.accepts_operators
+            and member.node_id not in taken
+            and stay.avoid_until_s.get(member.node_id, now_s) <= now_s
         ]
         return min(candidates, key=lambda node_id: costs.rtt_ms(self._peers.node_id, node_id), default=None)
 
@@ -171,6 +199,8 @@ class Replicating:
         if not stay.in_doubt:
             for host in late - replication.agreed:
                 replication.give_up(host)
+        for host in late:
+            stay.avoid_until_s[host] = trio.current_time() + AVOID_S
         wanted = (replication.agreed - late) | (ready - late)
         if wanted == replication.agreed and not stay.in_doubt:
             return

@@ -72,5 +72,7 @@ class Outlet:
 
     def _snapshot_taken(self, snapshot: Snapshot) -> None:
         with self._lock:
+            if self._bounds.safe_batch is None:
+                self._reads.clear()  # nobody is waited for: only the newest may matter later
             self._reads[snapshot.batch_id] = snapshot.reads
         self._tell(snapshot)
