@@ -11,7 +11,7 @@ from daemon.config import FailoverConfig
 from sbon.errors import UnavailableError
 from tests.daemon.test_queries import Cluster, eventually, running_cluster
 
-FAILOVER = FailoverConfig(replicas=1, lease_s=4.0)
+FAILOVER = FailoverConfig(replicas=1, lease_s=3.0)
 
 
 async def replicated(cluster: Cluster, at: str) -> None:
