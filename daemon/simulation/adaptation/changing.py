@@ -52,7 +52,7 @@ class ChangingGround(Ground):
     def show(self, rtt_ms: Matrix) -> None:
         """From now on this is true."""
         self.rtt_ms, self._rows = rtt_ms, rtt_ms.tolist()
-        self.truth = Truth.of(self.node_ids, rtt_ms)
+        self.truth = self.unloaded = Truth.of(self.node_ids, rtt_ms)
 
     def live(self) -> None:
         """Some samples for each node, and the coordinates that follow."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 from daemon.simulation.placement import networks, plot
 from daemon.simulation.placement.embedding import embed
 from daemon.simulation.placement.figures import Penalty, PlacementReport, StrategyFigures
-from daemon.simulation.placement.ground import Ground, GroundHost
+from daemon.simulation.placement.ground import OVERLOADED, Ground, GroundHost
 from daemon.simulation.placement.networks import KnownNetwork
 from daemon.simulation.placement.queries import SHAPES
 from daemon.simulation.placement.run import Experiment, run
@@ -64,6 +65,9 @@ def add_to(subparsers: Any, add_common: Callable[..., None], number: Numbers) ->
     parser.add_argument(
         "--strategies", type=_names, metavar="A,B", default=strategies.NAMES, help=f"of {', '.join(strategies.NAMES)}"
     )
+    parser.add_argument(
+        "--overloaded", type=number.share, metavar="P", default=0.0, help="share of the hosts that are overloaded (0)"
+    )
     parser.add_argument("--seed", type=number.natural, metavar="S", default=1, help="all is drawn from it (default: 1)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw both distributions into an SVG file")
     return parser
@@ -100,6 +104,7 @@ def simulate(arguments: argparse.Namespace, config: OverlayConfig) -> int:
         shape=experiment.shape,
         probes=experiment.probes,
         coordinates=arguments.coordinates,
+        overloaded=arguments.overloaded,
         relative_error=_relative_error(ground, seed),
         strategies={name: result.figures() for name, result in results.items()},
         seconds=round(time.monotonic() - began, 1),
@@ -117,13 +122,16 @@ def _ground(arguments: argparse.Namespace, network: KnownNetwork, config: Overla
     takes = network.transit if arguments.candidates == TRANSIT else None
     if arguments.candidates == TRANSIT and takes is None:
         raise SbonError("--candidates transit needs --transit-stub: no other network has transit nodes")
+    count = len(network.rtt_ms)
+    rng = random.Random(f"{arguments.seed}/overloaded")
+    loaded = frozenset(rng.sample(range(count), round(arguments.overloaded * count)))
     if arguments.coordinates == OVERLAY:
         from daemon.simulation.placement.overlay_ground import grow
 
-        return grow(network, config, arguments.seed, arguments.minutes, takes, shown)
+        return grow(network, config, arguments.seed, arguments.minutes, takes, shown, loaded)
     embedding = embed(network.rtt_ms, config, arguments.seed)
     hosts = [
-        GroundHost(f"n{index}", coordinate, accepts_operators=takes is None or index in takes)
+        GroundHost(f"n{index}", coordinate, OVERLOADED * (index in loaded), takes is None or index in takes)
         for index, coordinate in enumerate(embedding.coordinates)
     ]
     return Ground(hosts, network.rtt_ms, embedding.peers, network.route)
@@ -153,6 +161,9 @@ def print_report(report: PlacementReport) -> None:
         print(
             f"{name:<11}{_penalty(figures.network_usage_penalty)}  {_penalty(figures.delay_penalty)}  {_work(figures)}"
         )
+    if report.overloaded:
+        print(f"\n{report.overloaded:.0%} of the hosts are overloaded; operators there, of all queries:")
+        print(", ".join(f"{name} {figures.operators_on_overloaded}" for name, figures in report.strategies.items()))
     print(f"\ntook {report.seconds:g} s")
 
 

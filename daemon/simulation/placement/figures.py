@@ -25,13 +25,14 @@ class Penalty(msgspec.Struct, frozen=True):
 
 class StrategyFigures(msgspec.Struct, frozen=True):
     """One strategy over all queries. ``milliseconds_per_query`` is its own computing, searches and measuring left
-    out."""
+    out. ``operators_on_overloaded``: of all queries."""
 
     network_usage_penalty: Penalty
     delay_penalty: Penalty
     candidates_measured_per_operator: float
     rtt_samples_per_query: float
     milliseconds_per_query: float
+    operators_on_overloaded: int = 0
 
 
 class PlacementReport(msgspec.Struct, frozen=True):
@@ -45,6 +46,7 @@ class PlacementReport(msgspec.Struct, frozen=True):
     shape: str
     probes: int
     coordinates: str
+    overloaded: float
     relative_error: float
     strategies: dict[str, StrategyFigures]
     seconds: float = 0.0

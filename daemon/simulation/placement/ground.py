@@ -34,6 +34,9 @@ from sbon.placement.questions import (
     TellRoutes,
 )
 
+#: Load per core of a host that is overloaded, and from which on a host counts as full.
+OVERLOADED, FULL_LOAD = 2.0, 1.0
+
 Router = Callable[[int, int], Sequence[int]]
 
 
@@ -81,8 +84,14 @@ class Ground:
             measured_rtt_ms=lambda a, b: None,
             load_of=lambda node_id: self.hosts[self.index[node_id]].load,
         )
-        loads = np.array([self.view.load_ms(host.node_id) for host in hosts])
-        self.truth = Truth.of(self.node_ids, rtt_ms, takes=self._takes, load_ms=loads)
+        self._load_s = np.array([self.view.load_ms(host.node_id) for host in hosts]) / 1000.0
+        full = np.array([host.load >= FULL_LOAD for host in hosts])
+        free = self._takes & ~full
+        #: What the overloaded leave free, and what there would be if nobody was loaded.
+        self.truth = Truth.of(
+            self.node_ids, rtt_ms, takes=free if free.any() else self._takes, load_ms=1000.0 * self._load_s
+        )
+        self.unloaded = Truth.of(self.node_ids, rtt_ms, takes=self._takes)
 
     def true_rtt_ms(self, a: str, b: str) -> float:
         return float(self.rtt_ms[self.index[a], self.index[b]])
@@ -151,7 +160,7 @@ class Ground:
                 rtt_ms = np.sqrt(((self.places.vectors - np.array(end.place.vector_ms)) ** 2).sum(axis=1))
             usage += end.rate_bytes_per_s * rtt_ms / 2000.0
         usage *= 1.0 - np.minimum(MOST_OPTIMISM, objective.optimism * self.places.errors)
-        load = objective.input_rate_bytes_per_s * self.truth.load_s
+        load = objective.input_rate_bytes_per_s * self._load_s
         return np.where(self._takes, load + usage, np.inf)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from daemon.simulation.faults import Conditions
 from daemon.simulation.latency import Network
 from daemon.simulation.nodes import advertised
-from daemon.simulation.placement.ground import Ground, Work, step
+from daemon.simulation.placement.ground import OVERLOADED, Ground, Work, step
 from daemon.simulation.placement.networks import KnownNetwork
 from daemon.simulation.population import Population
 from daemon.simulation.progress import Progress
@@ -43,12 +43,16 @@ def grow(
     minutes: float,
     takes: frozenset[int] | None,
     show: Progress,
+    loaded: frozenset[int] = frozenset(),
 ) -> OverlayGround:
-    """An overlay that has lived for so long. ``takes``: the hosts that take operators, None: all."""
+    """An overlay that has lived for so long. ``takes``: the hosts that take operators, None: all; ``loaded``: those
+    that are overloaded."""
     hosts, end_s = len(network.rtt_ms), minutes * 60.0
     population = Population(seed, Network(network.slices, seed), Conditions(), config)
-    if takes is not None:
-        population.kind_of = lambda endpoint: _kind(accepts_operators=endpoint in takes)
+    if takes is not None or loaded:
+        population.kind_of = lambda endpoint: _kind(
+            accepts_operators=takes is None or endpoint in takes, load=OVERLOADED * (endpoint in loaded)
+        )
     for _ in range(hosts):
         population.add()
     for endpoint in range(hosts):
@@ -58,16 +62,17 @@ def grow(
         second += 1
         population.world.run(min(float(second), end_s))
         show.show(population.world.now, end_s, "an overlay grows")
-    return OverlayGround(population, network)
+    return OverlayGround(population, network, loaded)
 
 
 def _starter(population: Population, endpoint: int) -> Any:
     return lambda: population.start(endpoint)
 
 
-def _kind(*, accepts_operators: bool) -> Any:
+def _kind(*, accepts_operators: bool, load: float) -> Any:
     def make(record: NodeRecord, config: OverlayConfig, rng: random.Random, now: float, sessions: Sessions) -> Overlay:
-        return Overlay(msgspec.structs.replace(record, accepts_operators=accepts_operators), config, rng, now, sessions)
+        own = msgspec.structs.replace(record, accepts_operators=accepts_operators, load=load)
+        return Overlay(own, config, rng, now, sessions)
 
     return make
 
@@ -75,9 +80,13 @@ def _kind(*, accepts_operators: bool) -> Any:
 class OverlayGround(Ground):
     """Its hosts are the population's endpoints, in their order."""
 
-    def __init__(self, population: Population, network: KnownNetwork) -> None:
+    def __init__(self, population: Population, network: KnownNetwork, loaded: frozenset[int]) -> None:
         records = [
-            msgspec.structs.replace(population.node(e).record, coordinate=advertised(population.node(e)), load=0.0)
+            msgspec.structs.replace(
+                population.node(e).record,
+                coordinate=advertised(population.node(e)),
+                load=OVERLOADED * (e in loaded),
+            )
             for e in population.live()
         ]
         super().__init__(records, network.rtt_ms, [() for _ in records], network.route)

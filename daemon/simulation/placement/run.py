@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from daemon.simulation.placement.figures import Penalty, StrategyFigures
-from daemon.simulation.placement.ground import Ground, Work
+from daemon.simulation.placement.ground import FULL_LOAD, Ground, Work
 from daemon.simulation.placement.queries import draw
 from sbon.delay import delay_penalty
 from sbon.network_usage import network_usage
@@ -29,6 +29,7 @@ class Results:
     measured_per_operator: list[float] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    on_full_hosts: int = 0
 
     def figures(self) -> StrategyFigures:
         count = len(self.samples)
@@ -38,6 +39,7 @@ class Results:
             candidates_measured_per_operator=round(sum(self.measured_per_operator) / count, 3),
             rtt_samples_per_query=round(sum(self.samples) / count, 2),
             milliseconds_per_query=round(1000.0 * sum(self.seconds) / count, 3),
+            operators_on_overloaded=self.on_full_hosts,
         )
 
 
@@ -64,7 +66,7 @@ def run(experiment: Experiment, ground: Ground, show: Callable[[int, int], None]
     total, done = len(problems) * len(results), 0
     for first in range(0, len(problems), BATCH):
         batch = problems[first : first + BATCH]
-        least = [_truth_usage(problem, optimum(problem, ground.truth).hosts, ground) for problem in batch]
+        least = [_truth_usage(problem, optimum(problem, ground.unloaded).hosts, ground) for problem in batch]
         for name, result in results.items():
             courses = [
                 strategies.load(name).place(
@@ -89,6 +91,8 @@ def _judge(result: Results, problem: PlacementProblem, work: Work, optimal: floa
     result.measured_per_operator.append(len(work.measured) / len(problem.unpinned))
     result.samples.append(work.samples)
     result.seconds.append(work.seconds)
+    loads = [ground.hosts[ground.index[hosts[operator]]].load for operator in problem.unpinned]
+    result.on_full_hosts += sum(load >= FULL_LOAD for load in loads)
 
 
 def _truth_usage(problem: PlacementProblem, hosts: dict[str, str], ground: Ground) -> float:

@@ -1,5 +1,7 @@
 """``sbon``: measure little, and that where it promises most.
 
+Full hosts are passed over, and looked past for others, as long as there is any that is not.
+
 1. The overlay is searched for hosts of least *predicted usage* for each operator (minimising it beats being near
    a virtual point: DESIGN, Cost space), and the pinned ends tell which paths they have measured anyway.
 2. From both, :mod:`sbon.placement.path_model` says what each path costs, and how surely. In rounds, each operator has
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sbon.coordinate import Coordinate
 from sbon.errors import UnavailableError
 from sbon.network_usage import load_cost
 from sbon.objectives import Host, NearestTo
@@ -38,6 +41,8 @@ FOUND = 32
 #: One search takes predictions as they are, one allows for the errors that hosts claim.
 OPTIMISM = (0.0, 2.0)
 FOUND_AGAIN = 16
+#: A host with so much load per core is full: all its cores are busy.
+FULL_LOAD = 1.0
 #: Hosts are measured in about so many rounds.
 ROUNDS = 4
 
@@ -61,6 +66,8 @@ class _Placing:
         #: Operator -> hosts measured for it, in that order.
         self._measured: dict[str, list[str]] = {operator: [] for operator in self._problem.unpinned}
         self._field: Field | None = None
+        #: Hosts that take operators but are full, by operator: for when there are no others.
+        self._full: dict[str, dict[str, Host]] = {operator: {} for operator in self._problem.unpinned}
 
     def go(self) -> Course:
         problem, knowledge = self._problem, self._knowledge
@@ -101,6 +108,19 @@ class _Placing:
                 *(knowledge.hosts[end] for end in sorted(ends) if end in knowledge.hosts),
             ]
             self._take(operator, hosts)
+            kept = self._task.keep.get(operator)
+            if kept is not None and kept.accepts_operators:
+                self._found[operator][kept.node_id] = kept  # it is there already: compared with, full or not
+            if not self._found[operator]:
+                yield from self._find_far(operator, virtual)
+
+    def _find_far(self, operator: str, virtual: Mapping[str, Point]) -> _Steps:
+        """All that would be best are full, or there are none: look around each end, too."""
+        for neighbour, _ in self._problem.neighbours(operator):
+            node_id = self._problem.pinned.get(neighbour)
+            view = self._knowledge.view
+            place = Coordinate(tuple(virtual[neighbour]), 0.0, 0.0) if node_id is None else view.coordinate_of(node_id)
+            yield from self._find(operator, FindHosts(NearestTo(place), FOUND))
 
     def _look_again(self) -> _Steps:
         """Around the best hosts so far: what made them good may be true of their neighbours."""
@@ -114,7 +134,8 @@ class _Placing:
     def _take(self, operator: str, hosts: Sequence[Host]) -> None:
         usable = [host for host in hosts if host.accepts_operators]
         self._knowledge.found(usable)
-        self._found[operator].update({host.node_id: host for host in usable})
+        for host in usable:
+            (self._full if host.load >= FULL_LOAD else self._found)[operator][host.node_id] = host
 
     def _measure(self, chosen: Mapping[str, Sequence[str]]) -> _Steps:
         """All links of the chosen hosts, as far as they are not known, to pinned ends and to measured neighbours."""
@@ -162,6 +183,8 @@ class _Placing:
             pool = dict(own)
             for others in self._found.values():
                 pool.update(others)
+            if not pool:  # better on a full host than nowhere
+                pool = {node_id: host for full in self._full.values() for node_id, host in full.items()}
             if not pool:
                 raise UnavailableError(
                     f"no known host takes {operator}: set accept_operators = true on at least one node that is up"

@@ -15,14 +15,16 @@ from msgspec.structs import replace
 from daemon.cli.main import main
 from daemon.simulation.placement import networks, plot
 from daemon.simulation.placement.embedding import embed
-from daemon.simulation.placement.ground import Ground, GroundHost
+from daemon.simulation.placement.ground import OVERLOADED, Ground, GroundHost
 from daemon.simulation.placement.queries import CONSUMER, SHAPES, draw
 from daemon.simulation.placement.run import Experiment, Results, run
 from overlay.config import OverlayConfig
 from sbon.coordinate import Coordinate
 from sbon.errors import SbonError
+from sbon.network_usage import Link
 from sbon.objectives import Endpoint, HasProperty, LeastUsage, NearestTo, Objective
 from sbon.placement import strategies
+from sbon.placement.problem import PlacementProblem
 from sbon.placement.questions import Course, FindHosts
 
 
@@ -116,6 +118,30 @@ def _task(problem: Any, ground: Ground) -> Any:
     from sbon.placement.questions import Task
 
     return Task(problem, ground.view, random.Random(1))
+
+
+def test_overloaded_hosts_get_no_operators_as_long_as_others_take_them(plane: Ground) -> None:
+    rng = random.Random(4)
+    for share in (0.2, 1.0):
+        full = set(rng.sample(range(len(plane.hosts)), round(share * len(plane.hosts))))
+        hosts = [GroundHost(h.node_id, h.coordinate, OVERLOADED * (i in full)) for i, h in enumerate(plane.hosts)]
+        ground = Ground(hosts, plane.rtt_ms, [() for _ in hosts])
+        results = placed(ground, ("sbon", "optimal"))
+        assert results["sbon"].on_full_hosts == results["optimal"].on_full_hosts == (0 if share < 1.0 else 40)
+        assert usage(results["optimal"]) <= usage(results["sbon"]) <= 0.05
+
+
+def test_where_all_that_is_near_is_full_others_are_looked_for_further_away(plane: Ground) -> None:
+    nearest = np.argsort(plane.rtt_ms[0])
+    full = set(nearest[:100].tolist())
+    hosts = [GroundHost(h.node_id, h.coordinate, OVERLOADED * (i in full)) for i, h in enumerate(plane.hosts)]
+    ground = Ground(hosts, plane.rtt_ms, [() for _ in hosts])
+    links = (Link("a", "merge", 9.0), Link("b", "merge", 9.0), Link("merge", "sink", 1.0))
+    names = [hosts[index].node_id for index in nearest[:3]]
+    problem = PlacementProblem(links, dict(zip(("a", "b", "sink"), names, strict=True)))
+    placement = ground.place_all([strategies.load("sbon").place(_task(problem, ground))])[0].placement
+    assert placement is not None
+    assert ground.index[placement.hosts["merge"]] not in full
 
 
 def test_a_search_of_the_ground_is_brute_force(plane: Ground) -> None:
