@@ -1,4 +1,4 @@
-"""What a node keeps of itself over restarts: its key, its certificate, its last boot id, and whom it knew."""
+"""What a node keeps of itself over restarts: key, certificate, last boot id, whom it knew, and its place."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 from daemon.durable import write_durably
 from overlay.identity import Identity, NodeId
 from overlay.records import Address
+from sbon.coordinate import Coordinate
 from sbon.errors import SbonError
 
 KEY_FILE = "identity.key"
@@ -19,8 +20,11 @@ BOOT_FILE = "boot"
 MEMBERS_FILE = "members.json"
 MEMBERSHIP_FILE = "membership.json"
 REVOCATIONS_FILE = "revocations"
+PLACE_FILE = "place.json"
 LOCK_FILE = "lock"
 MAX_KEPT_MEMBERS = 64
+#: A place older than this is not even a hint: all places together have wandered.
+MAX_PLACE_AGE_MS = 24 * 3600 * 1000
 
 
 class Membership(msgspec.Struct, frozen=True):
@@ -32,6 +36,13 @@ class Membership(msgspec.Struct, frozen=True):
     authority_id: NodeId = ""
     authority_host: str = ""
     authority_port: int = 0
+
+
+class KeptPlace(msgspec.Struct, frozen=True):
+    """Where a node was. ``at_ms``: when, in ms since 1970."""
+
+    coordinate: Coordinate
+    at_ms: int
 
 
 class StateFolder:
@@ -114,3 +125,14 @@ class StateFolder:
             return msgspec.json.decode((self._folder / MEMBERS_FILE).read_bytes(), type=list[tuple[str, int]])
         except (FileNotFoundError, msgspec.MsgspecError):
             return []
+
+    def keep_place(self, coordinate: Coordinate, now_ms: int) -> None:
+        write_durably(self._folder / PLACE_FILE, msgspec.json.encode(KeptPlace(coordinate, now_ms)))
+
+    def kept_place(self, now_ms: int) -> Coordinate | None:
+        """The last place that was kept; None if there is none, or it is too old or from the future. Not checked."""
+        try:
+            kept = msgspec.json.decode((self._folder / PLACE_FILE).read_bytes(), type=KeptPlace)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+        return kept.coordinate if 0 <= now_ms - kept.at_ms <= MAX_PLACE_AGE_MS else None

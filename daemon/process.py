@@ -44,7 +44,7 @@ from overlay.node import Overlay
 from overlay.records import Address, NodeRecord
 from overlay.sealing import CipherSuite
 from overlay.sessions import Sessions
-from sbon.coordinate import origin
+from sbon.coordinate import Coordinate, origin
 from sbon.errors import SbonError
 
 log = logging.getLogger("sbon")
@@ -53,6 +53,8 @@ LOAD_PERIOD_S = 5.0
 REJOIN_PERIOD_S = 5.0
 #: Members may come in crowds; their addresses are written down at most this often.
 KEEP_MEMBERS_PERIOD_S = 1.0
+#: And its place this often.
+KEEP_PLACE_PERIOD_S = 300.0
 MAX_JOINS_AT_ONCE = 8
 
 
@@ -73,8 +75,9 @@ class Daemon:
     def _compose(self, engine_command: Sequence[str]) -> None:
         config = self.config
         identity = self._state.identity()
-        boot_id = self._state.next_boot_id(time.time_ns() // 1_000_000)
-        self.record = _own_record(config, identity.node_id, boot_id)
+        now_ms = time.time_ns() // 1_000_000
+        boot_id = self._state.next_boot_id(now_ms)
+        self.record = _own_record(config, identity.node_id, boot_id, self._state.kept_place(now_ms))
         self.events = Events(config.node.name)
         self.trust = Trust(is_open=_is_open(config, self._listen))
         suite = CipherSuite(identity, boot_id, self.trust)
@@ -129,6 +132,7 @@ class Daemon:
                 nursery.start_soon(self.trust_service.run)
                 nursery.start_soon(self._sample_load)
                 nursery.start_soon(self._keep_members)
+                nursery.start_soon(self._keep_place)
                 nursery.start_soon(self._rejoin)
                 nursery.start_soon(_feed_watchdog)
                 self.events.publish(
@@ -221,6 +225,14 @@ class Daemon:
                 await trio.to_thread.run_sync(self._state.keep_members, members)
             await trio.sleep(KEEP_MEMBERS_PERIOD_S)
 
+    async def _keep_place(self) -> None:
+        """Write down where this node is, as a hint for the next start, once it knows."""
+        while True:
+            await trio.sleep(KEEP_PLACE_PERIOD_S)
+            place = self.overlay.settled_coordinate
+            if place is not None:
+                await trio.to_thread.run_sync(self._state.keep_place, place, time.time_ns() // 1_000_000)
+
     async def _rejoin(self) -> None:
         """After a restart: back to those who were there before, as soon as one of them answers."""
         known = [address for address in self._state.kept_members() if address != self.record.address]
@@ -264,7 +276,7 @@ def _is_open(config: Config, listen: Address) -> bool:
     return ipaddress.ip_address(listen[0].partition("%")[0]).is_loopback
 
 
-def _own_record(config: Config, node_id: NodeId, boot_id: int) -> NodeRecord:
+def _own_record(config: Config, node_id: NodeId, boot_id: int, last_place: Coordinate | None) -> NodeRecord:
     host, port = config.node.listen_address
     if config.node.advertise is None:
         host, _ = _numeric((host, port), "node.listen")
@@ -276,7 +288,7 @@ def _own_record(config: Config, node_id: NodeId, boot_id: int) -> NodeRecord:
         host=host,
         port=port,
         boot_id=boot_id,
-        coordinate=origin(config.overlay.dimensions),
+        coordinate=origin(config.overlay.dimensions) if last_place is None else last_place,
         load=0.0 if config.node.load == "host" else config.node.load,
         accepts_operators=config.node.accept_operators,
     )

@@ -17,7 +17,7 @@ from overlay.messages import Beat, Message, Ping, Pong
 from overlay.neighbourhood import NEWS_INTERVAL_S, UNEXPECTED_S, Neighbourhood
 from overlay.records import NodeRecord, Status
 from overlay.sessions import Sessions
-from sbon.coordinate import Coordinate
+from sbon.coordinate import MAX_ERROR, Coordinate
 from sbon.coordinate_estimator import CoordinateEstimator
 from sbon.update_filter import UpdateFilter
 
@@ -38,7 +38,9 @@ class Measuring(Neighbourhood):
     def __init__(
         self, record: NodeRecord, config: OverlayConfig, rng: random.Random, now: float, sessions: Sessions
     ) -> None:
-        self._estimator = CoordinateEstimator(config.dimensions, use_height=config.use_height)
+        last = record.coordinate
+        hint = None if last.error >= MAX_ERROR else last
+        self._estimator = CoordinateEstimator(config.dimensions, use_height=config.use_height, hint=hint)
         self._update_filter = UpdateFilter(config.advertise_ratio, config.advertise_distance_ms)
         own = msgspec.structs.replace(record, coordinate=self._estimator.coordinate, status=Status.ALIVE)
         super().__init__(own, config, rng, now, sessions)

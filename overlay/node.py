@@ -71,7 +71,8 @@ class Overlay(Talk):
     def __init__(
         self, record: NodeRecord, config: OverlayConfig, rng: random.Random, now: float, sessions: Sessions
     ) -> None:
-        """``record`` describes this node; its coordinate is replaced by the origin of the configured space.
+        """``record`` describes this node. Its coordinate is where the node was before a restart, which is tried, not
+        trusted; one with an error of 1 says nothing (as :func:`sbon.coordinate.origin`).
 
         Raises ValueError if the record or the configuration cannot be used.
         """
@@ -93,6 +94,11 @@ class Overlay(Talk):
     def coordinate(self) -> Coordinate:
         """The raw coordinate, which moves with every probe; ``record.coordinate`` is the advertised one."""
         return self._estimator.coordinate
+
+    @property
+    def settled_coordinate(self) -> Coordinate | None:
+        """The place as it is advertised, once it is settled: worth to be tried after a restart."""
+        return None if self._estimator.is_settling else self._own.coordinate
 
     @property
     def has_left(self) -> bool:

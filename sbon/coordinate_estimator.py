@@ -8,10 +8,11 @@ and later ones little, without a schedule. Three things make it fit for an overl
 - *Forgetting.* Others move, too, and most while all are new. So the covariance is inflated with every sample: by more
   while our predictions are bad, so that a node whose surroundings have changed follows (K60, "fading memory").
 - *Robustness.* What matters is the relative error, so a sample's noise is in proportion to its round trip. A sample
-  that contradicts our place by more than is usual for us counts less (Huber's weights), and one that contradicts it by
-  far counts next to nothing (a redescending weight, as in Hampel's work). What is usual is a running *median* of the
-  relative errors: a minority of liars, however loud, hardly moves it. Honest paths that no coordinate can
-  hold are discounted in the same way, and that alone makes the median prediction better by a tenth.
+  that contradicts our place by more than a tenth counts less (Huber's weights), one that contradicts it by far more
+  than is usual for us counts next to nothing (a redescending weight, as in Hampel's work). What is usual is a
+  *quantile* of the latest samples, seen from where we are now: a minority of liars, however loud, cannot widen it,
+  and as soon as the honest agree the liars are out. (A running estimate follows too slowly: while it was wide, liars
+  kept it so.) Where more than a third would be outliers, it is rather us who are wrong: so many never are.
 - *No word is trusted.* Another's claimed error can lower the weight of its sample, never raise it above what we allow
   ourselves. (With claimed errors taken at their word, 20 % of liars broke a new overlay by most attacks.)
 
@@ -69,10 +70,25 @@ MIN_SCALE_MS = 0.5
 #: Huber's bound: residuals up to this relative error, and up to this share of our own uncertainty, count in full.
 HUBER_RELATIVE = 0.1
 HUBER_UNCERTAINTY = 0.1
-#: Residuals beyond so many times our median relative error (and beyond the least bound) are discounted by this power.
-OUTLIER_FACTOR = 4.0
-MIN_OUTLIER = 0.15
+#: Residuals beyond so many times what is usual (and beyond the least bound), and beyond our own uncertainty
+#: so many times, are discounted by this power.
+OUTLIER_FACTOR = 3.0
+MIN_OUTLIER = 0.1
+OUTLIER_UNCERTAINTY = 1.0
 OUTLIER_POWER = 2.0
+#: What is usual: this quantile of the relative residuals of so many latest samples, seen from where we are now. It is
+#: the median of the honest if a fifth are liars. It is looked at with each probe of a new node, then every few.
+USUAL_QUANTILE = 0.4
+#: So many of them are no outliers, however far off they are.
+NOT_OUTLYING = 0.65
+RECENT_SAMPLES = 24
+LEAST_SAMPLES = 6
+USUAL_EVERY = 8
+#: After so many probes the place is looked for anew, in so many rounds over the latest samples, and the new one taken
+#: if what is left over by those that agree is less than this share.
+SECOND_LOOKS = frozenset({32, 64, 96, 128, 160, 192})
+LOOKS = 3
+MUCH_BETTER = 0.6
 
 #: Inflation of the covariance with each sample: in the long run, more for a bad place, more for a young one; at most.
 FORGETTING = 0.02
@@ -84,7 +100,8 @@ MAX_FORGETTING = 0.03
 #: The running median of relative errors moves by this factor with each sample.
 ERROR_STEP = 1.05
 MIN_ERROR = 0.02
-#: One sample moves the place by no more than its own round trip, nor by more than this (N12).
+#: One sample moves the place by no more than its own round trip, and one probe, with all that is taken again with it,
+#: changes predictions by no more than this (N12).
 MAX_STEP_MS = 100.0
 #: Nobody is further from the origin, in one dimension.
 MAX_PLACE_MS = 1000.0
@@ -92,10 +109,12 @@ MAX_PLACE_MS = 1000.0
 SETTLED_PROBES = 200
 #: Until then it takes so many of its latest samples again with each probe, out of so many.
 REPLAYED = 3
-RECENT_SAMPLES = 16
+REPLAYED_OF = 16
 
-#: A coordinate from before a restart is a hint: so many samples decide, each of which agrees or does not.
+#: A coordinate from before a restart is a hint: so many samples decide, each of which agrees or does not; from nodes
+#: that are sure of their places, or of all, if after so many there are not enough of them.
 HINT_SAMPLES = 8
+MAX_HINT_SAMPLES = 24
 HINT_AGREEMENT = 0.25
 #: A hint that has been agreed with is worth this share of the spread before anything was measured.
 HINT_SPREAD = 0.3
@@ -134,6 +153,8 @@ class CoordinateEstimator:
         self._trial: _Trial | None = None
         self._samples = 0
         self._recent: deque[tuple[float, Coordinate]] = deque(maxlen=RECENT_SAMPLES)
+        #: Relative residuals beyond this are outliers.
+        self._outlying = MAX_ERROR
         #: Probes taken, not counting what was heard.
         self.updates = 0
         self.coordinate = self._advertised()
@@ -155,15 +176,67 @@ class CoordinateEstimator:
         check_sample(sample_rtt_ms)
         other.check(self._dimensions)
         self.updates += 1
+        recent, before, is_tried = self._recent, self._place, self._trial is not None
+        if self.is_settling or self.updates % USUAL_EVERY == 0:
+            self._outlying = self._find_outlying()
+        if self._trial is not None:
+            self._judge(sample_rtt_ms, other, rng)
         self._take(sample_rtt_ms, other, rng)
+        recent.append((sample_rtt_ms, other))
         if self.is_settling:
-            self._recent.append((sample_rtt_ms, other))
             for _ in range(REPLAYED):
-                self._take(*rng.choice(self._recent), rng)
-        elif self._recent:
-            self._recent.clear()
+                self._take(*recent[-1 - rng.randrange(min(REPLAYED_OF, len(recent)))], rng)
+        if is_tried is (self._trial is not None):  # a hint that has failed is left at once
+            self._limit_step(before)
         self.coordinate = self._advertised()
+        if self.updates in SECOND_LOOKS and self._trial is None:
+            self._look_again(rng)
         return self.coordinate
+
+    def _look_again(self, rng: random.Random) -> None:
+        """Find a place anew from the latest samples alone, and keep the one that most of them agree with by far better:
+        a node that took the wrong side in the beginning holds the honest for liars and never gets away."""
+        kept = (self._place, self._covariance, self._error, self._samples, self._outlying, self.coordinate)
+        before = self._lack_of_consensus()
+        self._start(rng)
+        self._outlying = MAX_ERROR
+        order = list(self._recent)
+        for _ in range(LOOKS):
+            rng.shuffle(order)
+            for rtt_ms, other in order:
+                self._take(rtt_ms, other, rng)
+            self.coordinate = self._advertised()
+            self._outlying = self._find_outlying()
+        if self._lack_of_consensus() > MUCH_BETTER * before:
+            self._place, self._covariance, self._error, self._samples, self._outlying, self.coordinate = kept
+
+    def _lack_of_consensus(self) -> float:
+        """Mean relative residual of those samples that agree most (least trimmed squares, in the first power)."""
+        residuals = self._residuals()
+        agreeing = residuals[: 1 + int(NOT_OUTLYING * len(residuals))]
+        return sum(agreeing) / len(agreeing)
+
+    def _residuals(self) -> list[float]:
+        """Of the latest samples, relative to their round trips, seen from here, the least first."""
+        here = self.coordinate
+        return sorted(
+            [abs(rtt_ms - here.raw_rtt_ms(other)) / max(rtt_ms, MIN_SCALE_MS) for rtt_ms, other in self._recent]
+        )
+
+    def _find_outlying(self) -> float:
+        """From which relative residual on a sample is an outlier, whatever a minority says."""
+        if len(self._recent) < LEAST_SAMPLES:
+            return MAX_ERROR
+        residuals = self._residuals()
+        usual, most = (residuals[int(quantile * len(residuals))] for quantile in (USUAL_QUANTILE, NOT_OUTLYING))
+        return max(MIN_OUTLIER, OUTLIER_FACTOR * usual, most)
+
+    def _limit_step(self, before: list[float]) -> None:
+        """One probe, with all that was taken again, changes no prediction by more than the largest step."""
+        place, moved_ms = self._place, self.coordinate.moved_ms(self._advertised())
+        if moved_ms > MAX_STEP_MS:
+            ratio = MAX_STEP_MS / moved_ms
+            self._place = [x + ratio * (y - x) for x, y in zip(before, place, strict=True)]
 
     def hear(self, measured_rtt_ms: float, other: Coordinate, rng: random.Random) -> Coordinate:
         """A peer whose path was measured before says that it is at ``other`` now. Of no effect on a settled node.
@@ -186,7 +259,7 @@ class CoordinateEstimator:
         residual_ms = rtt_ms - predicted_ms
         gains = [sum(map(mul, row, slope)) for row in self._covariance]
         own_variance = max(sum(map(mul, gains, slope)), 1e-9)
-        variance = own_variance + self._noise(residual_ms, scale_ms, predicted_ms, own_variance, other.error)
+        variance = own_variance + self._noise(residual_ms, scale_ms, own_variance, other.error)
         step = residual_ms / variance
         moved_ms = abs(step) * math.hypot(*gains[: dimensions + 1])
         limit_ms = min(MAX_STEP_MS, scale_ms)
@@ -205,8 +278,6 @@ class CoordinateEstimator:
             self._error = min(MAX_ERROR, self._error * ERROR_STEP)
         else:
             self._error = max(MIN_ERROR, self._error / ERROR_STEP)
-        if self._trial is not None:
-            self._judge(relative_error, other, rng)
 
     def _predict(self, other: Coordinate, rng: random.Random) -> tuple[float, list[float]]:
         """The round trip that our place predicts, and how it changes with each number of our place."""
@@ -224,20 +295,15 @@ class CoordinateEstimator:
             slope += slopes
         return predicted_ms, slope
 
-    def _noise(
-        self, residual_ms: float, scale_ms: float, predicted_ms: float, own_variance: float, claimed_error: float
-    ) -> float:
+    def _noise(self, residual_ms: float, scale_ms: float, own_variance: float, claimed_error: float) -> float:
         """Variance of a sample, in ms^2: in proportion to its round trip, and large for one that contradicts us."""
         error = self._error
         doubt = ERROR_NOISE * max(claimed_error, error)  # a peer is never surer than we are
         off_ms = abs(residual_ms)
-        usual_ms = HUBER_RELATIVE * scale_ms + HUBER_UNCERTAINTY * math.sqrt(own_variance)
-        discount = max(1.0, off_ms / usual_ms)
-        # Relative to the smaller of measured and predicted, so that too long and too short are treated alike; a node
-        # that does not know its place has a prediction of no worth.
-        predicted_ms = max(0.0, predicted_ms)
-        basis_ms = max(min(scale_ms, predicted_ms), error * max(scale_ms, predicted_ms))
-        excess = off_ms / basis_ms / max(MIN_OUTLIER, OUTLIER_FACTOR * error)
+        uncertainty_ms = math.sqrt(own_variance)
+        discount = max(1.0, off_ms / (HUBER_RELATIVE * scale_ms + HUBER_UNCERTAINTY * uncertainty_ms))
+        outlying_ms = scale_ms * self._outlying
+        excess = off_ms / (outlying_ms + OUTLIER_UNCERTAINTY * uncertainty_ms)
         if excess > 1.0:
             discount *= excess**OUTLIER_POWER
         return scale_ms * scale_ms * (SAMPLE_NOISE * SAMPLE_NOISE + doubt * doubt) * discount
@@ -297,17 +363,20 @@ class CoordinateEstimator:
         self._trial = _Trial()
         self.coordinate = self._advertised()
 
-    def _judge(self, relative_error: float, other: Coordinate, rng: random.Random) -> None:
-        """One more sample speaks for the hint or against it. One who knows no more than we is not asked."""
+    def _judge(self, rtt_ms: float, other: Coordinate, rng: random.Random) -> None:
+        """One more sample speaks for the hint or against it. Who knows no more than we is asked only if nobody else is
+        there, as after a restart of all."""
         trial = self._trial
-        if trial is None or other.error > HINT_AGREEMENT:
+        if trial is None:
             return
-        trial.samples += 1
-        trial.agreed += relative_error <= HINT_AGREEMENT
-        if trial.samples < HINT_SAMPLES:
+        off_ms = abs(rtt_ms - self.coordinate.raw_rtt_ms(other))
+        trial.votes.append((other.error <= HINT_AGREEMENT, off_ms <= HINT_AGREEMENT * max(rtt_ms, MIN_SCALE_MS)))
+        sure = [agrees for is_sure, agrees in trial.votes if is_sure]
+        if len(sure) < HINT_SAMPLES and len(trial.votes) < MAX_HINT_SAMPLES:
             return
+        asked = sure if len(sure) >= HINT_SAMPLES else [agrees for _, agrees in trial.votes]
         self._trial = None
-        if 2 * trial.agreed <= trial.samples:
+        if 2 * sum(asked) <= len(asked):
             self._start(rng)
 
     def _advertised(self) -> Coordinate:
@@ -317,12 +386,12 @@ class CoordinateEstimator:
 
 
 class _Trial:
-    """How a hint does."""
+    """How a hint does: for each sample, whether the other end was sure of its place, and whether it agreed."""
 
-    __slots__ = ("agreed", "samples")
+    __slots__ = ("votes",)
 
     def __init__(self) -> None:
-        self.samples = self.agreed = 0
+        self.votes: list[tuple[bool, bool]] = []
 
 
 def _diagonal(values: list[float]) -> list[list[float]]:

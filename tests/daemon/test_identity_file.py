@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.identity_file import MAX_KEPT_MEMBERS, StateFolder
+from daemon.identity_file import MAX_KEPT_MEMBERS, MAX_PLACE_AGE_MS, StateFolder
+from sbon.coordinate import Coordinate
 from sbon.errors import SbonError
 
 
@@ -36,6 +37,17 @@ def test_members_are_kept(state: StateFolder, tmp_path: Path) -> None:
     assert len(state.kept_members()) == MAX_KEPT_MEMBERS
     (tmp_path / "state" / "members.json").write_text("{nonsense")
     assert state.kept_members() == []
+
+
+def test_the_last_place_is_kept_for_a_day(state: StateFolder, tmp_path: Path) -> None:
+    place = Coordinate((1.0, -2.5), 3.0, 0.05, (0.5, -0.25, 1.0))
+    assert state.kept_place(5_000) is None
+    state.keep_place(place, 5_000)
+    assert state.kept_place(5_000 + MAX_PLACE_AGE_MS) == place
+    assert state.kept_place(5_001 + MAX_PLACE_AGE_MS) is None, "too old"
+    assert state.kept_place(4_999) is None, "the clock went back: nobody knows how old it is"
+    (tmp_path / "state" / "place.json").write_text("{nonsense")
+    assert state.kept_place(5_000) is None
 
 
 def test_one_daemon_at_a_time(tmp_path: Path) -> None:

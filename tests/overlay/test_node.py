@@ -20,6 +20,7 @@ from overlay.events import (
 from overlay.messages import Ping, Pong
 from overlay.node import Overlay
 from overlay.wire import decode
+from sbon.coordinate import Coordinate
 from sbon.cost_space import MAX_LOAD
 from sbon.errors import UnavailableError
 from tests import truth
@@ -243,6 +244,14 @@ def test_a_steady_coordinate_is_not_advertised_again() -> None:
     versions = [node.record.incarnation for node in network.nodes.values()]
     network.run(60.0)
     assert sum(node.record.incarnation for node in network.nodes.values()) - sum(versions) <= 3
+
+
+def test_a_place_from_before_a_restart_is_tried_and_not_claimed() -> None:
+    place = Coordinate((30.0, -20.0, 10.0, 5.0), 2.0, 0.05, (1.0, 0.5, -1.0))
+    node = fake_overlay(msgspec.structs.replace(fake_record(0), coordinate=place))
+    assert node.record.coordinate == msgspec.structs.replace(place, error=1.0)
+    assert node.settled_coordinate is None
+    assert fake_overlay(fake_record(0)).record.coordinate.vector_ms == (0.0,) * 4
 
 
 def test_load_is_advertised_when_it_really_changed() -> None:

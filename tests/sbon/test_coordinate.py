@@ -16,7 +16,7 @@ from sbon.coordinate import (
     Coordinate,
     origin,
 )
-from sbon.coordinate_estimator import MAX_STEP_MS, REPLAYED, CoordinateEstimator
+from sbon.coordinate_estimator import MAX_STEP_MS, CoordinateEstimator
 from sbon.errors import RemoteProtocolError
 from tests import truth
 
@@ -125,11 +125,7 @@ def test_one_sample_moves_by_a_bounded_step_to_a_valid_place(other: Coordinate, 
         before = state.coordinate
         state.update(rtt_ms, other, rng)
         state.coordinate.check(3)
-        at_once = 1 + REPLAYED  # while the node is new
-        assert (
-            state.coordinate.moved_ms(before)
-            <= at_once * MAX_STEP_MS + (before.distance_ms((0.0,) * 3) / 256 + 0.5) ** 2 + 1
-        )
+        assert state.coordinate.moved_ms(before) <= MAX_STEP_MS + 1e-6, "however often it is taken again"
 
 
 @given(
@@ -209,5 +205,5 @@ def test_all_places_together_come_back_to_the_origin() -> None:
         for i, state in enumerate(states):
             j = rng.choice([j for j in range(len(matrix)) if j != i])
             state.update(matrix[i][j], states[j].coordinate, rng)
-    assert abs(far_ms()) < 20.0, "without gravity it is 41"
+    assert abs(far_ms()) < 80.0, "without gravity it is 230"
     assert statistics.median(relative_errors(states, matrix)) < 0.05
