@@ -10,7 +10,7 @@ from daemon.simulation.placement.embedding import embed
 from daemon.simulation.placement.ground import Ground, GroundHost
 from daemon.simulation.placement.networks import KnownNetwork
 from daemon.simulation.placement.overlay_ground import grow
-from daemon.simulation.planning.run import Plans
+from daemon.simulation.planning.run import Planned, Plans
 from daemon.simulation.progress import Progress
 from overlay.config import OverlayConfig
 from sbon.placement.optimum import Truth
@@ -42,11 +42,11 @@ def believed(ground: Ground) -> Truth:
 def plans_by_asking(ground: Ground) -> Plans:
     """The joint planner, its questions answered by ``ground``."""
 
-    def plan(query: JoinQuery, situation: Situation) -> tuple[Plan, int | None]:
+    def plan(query: JoinQuery, situation: Situation) -> Planned:
         planner = AskingPlanner(query, situation.running.usable(query), ground.node_ids, ground.view)
         work = ground.place_all([cast(Course, planner.go())])[0]
         asked = cast(Asked, work.placement)
         hosts = [ground.index[node_id] for node_id in asked.node_ids]
-        return Plan(renumbered(asked.tree, hosts), asked.cost, asked.work), asked.measured
+        return Planned(Plan(renumbered(asked.tree, hosts), asked.cost, asked.work), work.seconds, asked.measured)
 
     return plan

@@ -59,13 +59,29 @@ class Results:
         )
 
 
-#: Plans a query: an answer, and how many paths were measured for it (None: planning does not measure).
-Plans = Callable[[JoinQuery, Situation], tuple[Plan, int | None]]
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """``measured``: paths that were measured for the plan, None where planning does not measure. ``seconds``: of the
+    planner's own computing."""
+
+    plan: Plan
+    seconds: float
+    measured: int | None = None
+
+
+#: Plans a query.
+Plans = Callable[[JoinQuery, Situation], Planned]
 
 
 def plans_by(name: str) -> Plans:
     planner = planners.load(name)
-    return lambda query, situation: (planner.plan(query, situation), None)
+
+    def plan(query: JoinQuery, situation: Situation) -> Planned:
+        began = time.perf_counter()
+        made = planner.plan(query, situation)
+        return Planned(made, time.perf_counter() - began)
+
+    return plan
 
 
 def run(
@@ -75,15 +91,15 @@ def run(
     results = Results()
     situation = Situation(ground.believed, Running(), ground.hierarchy)
     for query in queries:
-        began = time.perf_counter()
-        plan, measured = plans(query, situation)
-        results.seconds += time.perf_counter() - began
+        planned = plans(query, situation)
+        plan = planned.plan
+        results.seconds += planned.seconds
         situation.running.deploy(query, plan.tree)
         results.work.add(plan.work)
         results.reused += sum(use.running is not None for use in uses(plan.tree))
         results.costs.append(situation.running.network_usage(ground.truth))
-        if measured is not None:
-            results.measured_paths = (results.measured_paths or 0) + measured
+        if planned.measured is not None:
+            results.measured_paths = (results.measured_paths or 0) + planned.measured
         show(1)
     results.joins = sum(len(stream.feeds) == 2 for stream in situation.running.streams)
     results.filters = sum(bool(stream.signature.filters) for stream in situation.running.streams)
