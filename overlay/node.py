@@ -23,6 +23,7 @@ from overlay.config import MAX_REMEMBERED, OverlayConfig
 from overlay.events import Event, JoinFailed, Left, SearchFinished
 from overlay.identity import NodeId
 from overlay.messages import (
+    ID_END_BYTES,
     REPLY_FRAME_BYTES,
     Leave,
     Packed,
@@ -40,6 +41,7 @@ from overlay.session_wire import MAX_BODY_BYTES
 from overlay.sessions import Sessions
 from overlay.speech import CLOSE
 from overlay.talk import Talk
+from overlay.wire import encode
 from sbon.coordinate import Coordinate
 from sbon.cost_space import MAX_LOAD
 from sbon.errors import UnavailableError
@@ -245,12 +247,21 @@ class Overlay(Talk):
         """Look for the ``k`` hosts of least objective, this one among them. Ends with a SearchFinished of the id
         that is returned. ``known``: hosts that the caller knows to be near the goal, the ends of its streams, say.
 
-        Raises ValueError for a ``k`` that no search can answer, UnavailableError if too many run.
+        Raises ValueError for a ``k`` that no search can answer and an objective that does not fit a datagram,
+        UnavailableError if too many run.
         """
         self._at(now)
         if len(self._searches) >= MAX_SEARCHES:
             raise UnavailableError("too many searches at once: try again")
-        search = Search(objective, k, self._config.search_patience_s, max_contacts, self._own.coordinate)
+        room = MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(encode(SearchRequest(self._next_search_id, objective)))
+        search = Search(
+            objective,
+            k,
+            self._config.search_patience_s,
+            max_contacts,
+            self._own.coordinate,
+            max(0, room) // (ID_END_BYTES + 1),
+        )
         search.know(self._own, asked=True)
         for record, _, _ in self._known_to_others():
             search.know(record)

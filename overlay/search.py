@@ -62,8 +62,10 @@ class Search:
         patience_s: float,
         max_contacts: int = MAX_CONTACTS,
         here: Coordinate | None = None,
+        most_known: int = MAX_KNOWN,
     ) -> None:
-        """``here``: from where it is asked. A host that is silent for ``patience_s`` is taken for dead.
+        """``here``: from where it is asked. A host that is silent for ``patience_s`` is taken for dead. ``most_known``:
+        how many of those that it knows may be named in a question.
 
         Raises ValueError for a ``k`` that no search can answer.
         """
@@ -76,6 +78,7 @@ class Search:
         self._patience_s = patience_s
         self._here = here if here is not None and here.error <= PREDICTS_BELOW else None
         self._max_contacts = max_contacts
+        self._most_known = min(most_known, MAX_KNOWN)
         self._found: dict[NodeId, _Found] = {}
         self._dead: set[NodeId] = set()
         #: When those are stepped over that are waited for, and when those are given up that were stepped over.
@@ -149,8 +152,9 @@ class Search:
     def known(self) -> tuple[bytes, bytes]:
         """Whom nobody need name any more, unless there is news of them: the ends of the ids of the best, and the last
         bytes of their incarnations."""
-        best = heapq.nsmallest(MAX_KNOWN // 2, self._found.values(), key=lambda found: found.cost)
-        best += heapq.nsmallest(MAX_KNOWN // 2, self._found.values(), key=lambda found: found.guide_cost)
+        half = self._most_known // 2
+        best = heapq.nsmallest(half, self._found.values(), key=lambda found: found.cost)
+        best += heapq.nsmallest(half, self._found.values(), key=lambda found: found.guide_cost)
         records = {found.record.node_id: found.record for found in best}
         return b"".join(map(id_end, records)), bytes(record.incarnation % 256 for record in records.values())
 

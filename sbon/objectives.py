@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
@@ -13,6 +14,7 @@ from sbon.errors import RemoteProtocolError
 from sbon.network_usage import link_usage, load_cost
 
 MAX_ENDPOINTS = 32
+MOST_SEARCHED_ENDPOINTS = 5
 MAX_RATE_BYTES_PER_S = 1e15
 MAX_LOAD_SCALE_MS = 1e6
 MAX_OPTIMISM = 10.0
@@ -149,6 +151,11 @@ class HasProperty(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
     def check(self, dimensions: int) -> None:
         self.place.check(dimensions)
+
+
+def heaviest(endpoints: Iterable[Endpoint]) -> tuple[Endpoint, ...]:
+    """Those with most traffic, as many as surely fit a datagram: they decide where an operator belongs."""
+    return tuple(sorted(endpoints, key=lambda end: -end.rate_bytes_per_s)[:MOST_SEARCHED_ENDPOINTS])
 
 
 Objective = NearestTo | LeastUsage | HasProperty

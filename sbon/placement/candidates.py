@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sbon.coordinate import Coordinate
-from sbon.objectives import Endpoint, Host, LeastUsage
+from sbon.objectives import Endpoint, Host, LeastUsage, heaviest
 from sbon.placement.problem import CostView, PlacementProblem
 from sbon.placement.relaxation import Point, virtual_place
 
@@ -38,7 +38,7 @@ def candidate_objective(
         else:
             endpoints.append(Endpoint(view.coordinate_of(node_id), rate, node_id))
     input_rate = problem.input_rate_bytes_per_s(operator)
-    return LeastUsage(tuple(endpoints), input_rate, view.load_scale_ms, view.load_scaling, optimism)
+    return LeastUsage(heaviest(endpoints), input_rate, view.load_scale_ms, view.load_scaling, optimism)
 
 
 def paths_to_measure(problem: PlacementProblem, candidates: Mapping[str, Sequence[Host]]) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ import numpy as np
 
 from sbon.coordinate import MIN_RTT_MS
 from sbon.errors import UnavailableError
-from sbon.objectives import Endpoint, LeastUsage, NearestTo
+from sbon.objectives import Endpoint, LeastUsage, NearestTo, heaviest
 from sbon.placement.knowledge import Knowledge
 from sbon.placement.optimum import Truth
 from sbon.placement.path_model import End, Field, PathModel, Places, fit
@@ -40,8 +40,6 @@ NEAREST_RUNNING = 6
 #: Hosts that a search is asked for: for a join of the plan, and around the host of one.
 FOUND = 32
 FOUND_AROUND = 8
-#: An objective has to fit into a datagram; the ends with most traffic decide where an operator belongs.
-MOST_ENDS = 5
 #: A plan is made so often at most, each time.
 ROUNDS = 12
 #: Hosts are looked for so often around the best plan.
@@ -122,12 +120,11 @@ class AskingPlanner:
             mask = sum(use.mask for use in parts)
             rate = query.result_rate if mask == query.everything else query.rates[mask]
             ends = [(use.host, query.rates[use.mask]) for use in parts] + [(query.sink, rate)]
-            heaviest = sorted(ends, key=lambda end: -end[1])[:MOST_ENDS]
-            endpoints = [
-                Endpoint(view.coordinate_of(self._ids[host]), weight, self._ids[host]) for host, weight in heaviest
-            ]
+            endpoints = heaviest(
+                Endpoint(view.coordinate_of(self._ids[host]), weight, self._ids[host]) for host, weight in ends
+            )
             input_rate = sum(query.rates[use.mask] for use in parts)
-            objective = LeastUsage(tuple(endpoints), input_rate, view.load_scale_ms, view.load_scaling)
+            objective = LeastUsage(endpoints, input_rate, view.load_scale_ms, view.load_scaling)
             self._found((yield FindHosts(objective, FOUND)))
 
     def _look_around(self, tree: Tree) -> _Steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from overlay.messages import NOT_KNOWN, Exchange, ExchangeReply, Message, SearchReply, SearchRequest, id_end
 from overlay.node import Overlay
@@ -10,7 +11,7 @@ from overlay.packing import pack, unpack
 from overlay.records import NodeRecord
 from overlay.wire import decode
 from sbon.coordinate import Coordinate
-from sbon.objectives import NearestTo
+from sbon.objectives import Endpoint, LeastUsage, NearestTo, heaviest
 from tests import truth
 from tests.overlay.fake_network import FakeNetwork, fake_record, full_mesh, id_of
 
@@ -81,3 +82,13 @@ def test_a_search_names_those_that_the_asker_does_not_know_as_they_are() -> None
     known = b"".join(id_end(id_of(index)) for index in versions)
     request = SearchRequest(1, NearestTo(PLACE), known, bytes(versions.values()))
     assert named(asked(network, request)) == {id_of(3), id_of(4)}
+
+
+def test_what_is_asked_fits_a_datagram_and_what_cannot_is_refused_at_once() -> None:
+    network = full_mesh(FIVE)
+    ends = [Endpoint(PLACE, 1000.0 / 3.0, id_of(ANSWERER)) for _ in range(20)]
+    found = network.search(ASKER, LeastUsage(heaviest(ends)), 2)
+    assert len(found.found) == 2
+    assert found.contacts > 0
+    with pytest.raises(ValueError, match="over the limit"):
+        network.nodes[ASKER].search(LeastUsage(tuple(ends)), 2, network.now)
