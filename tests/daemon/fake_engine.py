@@ -86,15 +86,22 @@ class FakeFragment:
         new.replace(count)
         self.batches += 1
 
+    @property
+    def newest_batch(self) -> int:
+        """Over all its stays, as Spark counts; ``batches`` is since the start."""
+        count = self.folder / "count"
+        return int(count.read_text()) - 1 if count.exists() else -1
+
     def snapshot(self) -> SnapshotTaken | None:
         """Copies of the count and the history, now and then."""
-        if self.bounds.snapshots is None or self.batches % SNAPSHOT_BATCHES:
+        batch_id = self.newest_batch
+        if self.bounds.snapshots is None or batch_id % SNAPSHOT_BATCHES:
             return None
-        folder = Path(self.bounds.snapshots) / str(self.batches)
+        folder = Path(self.bounds.snapshots) / str(batch_id)
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("count", "history", "frozen"):
             shutil.copyfile(self.folder / name, folder / name)
-        return SnapshotTaken(self.command.fragment_id, self.command.generation, self.batches, str(folder))
+        return SnapshotTaken(self.command.fragment_id, self.command.generation, batch_id, str(folder))
 
     def stop(self) -> None:
         self._note("stop")
@@ -173,12 +180,13 @@ class FakeEngine:
                 if fragment is not None:  # asked for again because it had failed
                     fragment.stop()
                 self.fragments[command.fragment_id] = FakeFragment(command, again=fragment is not None)
-                return EngineReply(call.call_id, output_schema="{}")
+                newest = self.fragments[command.fragment_id].newest_batch
+                return EngineReply(call.call_id, output_schema="{}", newest_batch=newest)
             case Permit():
                 if fragment is None:
                     return EngineReply(call.call_id, error="does not run here")
                 fragment.bounds = command.bounds
-                return EngineReply(call.call_id, newest_batch=fragment.batches)
+                return EngineReply(call.call_id, newest_batch=fragment.newest_batch)
             case Connect():
                 if fragment is None:
                     return EngineReply(call.call_id, error="does not run here")
