@@ -41,7 +41,7 @@ from spark_bridge.outlet import Outlet
 from spark_bridge.port_inbox import PortInbox
 from spark_bridge.port_source import port_view
 from spark_bridge.replay_source import REPLAY_FORMAT
-from spark_bridge.sinks import open_sink
+from spark_bridge.sinks import SinkWriter, open_sink
 from spark_bridge.snapshots import Snapshot
 from spark_bridge.statistics import RateMeter
 
@@ -121,7 +121,7 @@ class FragmentRunner:
             self._outlet = Outlet(self._folder, self._log, self._inboxes, snapshot_taken)
             self._outlet.bound(command.bounds)
             stream, self.output_schema = self._stream(command.port_schemas)
-            self._sink = open_sink(self.spec.sink, self.spec.query_id) if self.spec.sink else None
+            self._sink = self._open_sink()
             self._query: StreamingQuery | None = None
             if self.spec.kind is FragmentKind.SOURCE and not self._log.wanted.is_set():
                 threading.Thread(target=self._start_when_wanted, args=(stream,), daemon=True).start()
@@ -278,6 +278,12 @@ class FragmentRunner:
                 return stream, self._described(stream.schema)
         except (PySparkException, Py4JError) as error:
             raise SbonError(f"Spark refuses {self.spec.fragment_id}: {one_line(error)}") from None
+
+    def _open_sink(self) -> SinkWriter | None:
+        if self.spec.sink is None:
+            return None
+        is_new = next((self._checkpoint / "offsets").glob("[0-9]*"), None) is None
+        return open_sink(self.spec.sink, self.spec.query_id, is_new=is_new)
 
     def _described(self, schema: StructType) -> str:
         """What consumers must know of this fragment's output before they can read it."""

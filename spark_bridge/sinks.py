@@ -14,7 +14,7 @@ from typing import Protocol
 from pyarrow import parquet
 from pyspark.sql import DataFrame
 
-from sbon.errors import ConfigurationError
+from sbon.errors import ConfigurationError, SbonError
 from sbon.streams import SinkSpec
 from spark_bridge.durable import write_durably
 
@@ -25,17 +25,21 @@ class SinkWriter(Protocol):
     def write(self, batch: DataFrame, batch_id: int) -> int: ...
 
 
-def open_sink(spec: SinkSpec, query_id: str) -> SinkWriter:
-    """The writer for ``spec``; ConfigurationError if it cannot be written to."""
+def open_sink(spec: SinkSpec, query_id: str, *, is_new: bool) -> SinkWriter:
+    """The writer for ``spec``; ConfigurationError if it cannot be written to.
+
+    ``is_new``: the query has no checkpoint yet. SbonError if it has results all the same: its checkpoint was lost, and
+    starting over would form other batches and mix their files with those that are there.
+    """
     if spec.format == "parquet":
-        return ParquetSink(spec, query_id)
+        return ParquetSink(spec, query_id, is_new=is_new)
     return SparkSink(spec, query_id)
 
 
 class ParquetSink:
     """``<path>/<query>-batch=<id>.parquet``, none for a batch without rows."""
 
-    def __init__(self, spec: SinkSpec, query_id: str) -> None:
+    def __init__(self, spec: SinkSpec, query_id: str, *, is_new: bool) -> None:
         if "path" not in spec.options:
             raise ConfigurationError(f'sink {spec.name}: a parquet sink needs options = {{path = "..."}}')
         self._query_id = query_id
@@ -47,6 +51,11 @@ class ParquetSink:
             probe.unlink()
         except OSError as error:
             raise ConfigurationError(f"sink {spec.name} cannot be written: {error.strerror}: {self._folder}") from None
+        if is_new and next(self._folder.glob(f"{query_id}-batch=*.parquet"), None) is not None:
+            raise SbonError(
+                f"sink {spec.name} has results of query {query_id}, whose checkpoint is lost: it does not start over; "
+                f"restore the checkpoint, or cancel the query, move {self._folder}/{query_id}-* away and submit it anew"
+            )
 
     def write(self, batch: DataFrame, batch_id: int) -> int:
         rows = batch.toArrow()
