@@ -41,7 +41,7 @@ FOUND = 32
 #: One search takes predictions as they are, one allows for the errors that hosts claim.
 OPTIMISM = (0.0, 2.0)
 FOUND_AGAIN = 16
-#: A host with so much load per core is full: all its cores are busy.
+#: A host that is busier than the least busy one by so much load per core is full. (Where everybody is busy, nobody is.)
 FULL_LOAD = 1.0
 #: Hosts are measured in about so many rounds.
 ROUNDS = 4
@@ -66,8 +66,6 @@ class _Placing:
         #: Operator -> hosts measured for it, in that order.
         self._measured: dict[str, list[str]] = {operator: [] for operator in self._problem.unpinned}
         self._field: Field | None = None
-        #: Hosts that take operators but are full, by operator: for when there are no others.
-        self._full: dict[str, dict[str, Host]] = {operator: {} for operator in self._problem.unpinned}
 
     def go(self) -> Course:
         problem, knowledge = self._problem, self._knowledge
@@ -108,10 +106,7 @@ class _Placing:
                 *(knowledge.hosts[end] for end in sorted(ends) if end in knowledge.hosts),
             ]
             self._take(operator, hosts)
-            kept = self._task.keep.get(operator)
-            if kept is not None and kept.accepts_operators:
-                self._found[operator][kept.node_id] = kept  # it is there already: compared with, full or not
-            if not self._found[operator]:
+            if all(host.load >= FULL_LOAD for host in self._found[operator].values()):
                 yield from self._find_far(operator, virtual)
 
     def _find_far(self, operator: str, virtual: Mapping[str, Point]) -> _Steps:
@@ -135,7 +130,7 @@ class _Placing:
         usable = [host for host in hosts if host.accepts_operators]
         self._knowledge.found(usable)
         for host in usable:
-            (self._full if host.load >= FULL_LOAD else self._found)[operator][host.node_id] = host
+            self._found[operator][host.node_id] = host
 
     def _measure(self, chosen: Mapping[str, Sequence[str]]) -> _Steps:
         """All links of the chosen hosts, as far as they are not known, to pinned ends and to measured neighbours."""
@@ -183,13 +178,12 @@ class _Placing:
             pool = dict(own)
             for others in self._found.values():
                 pool.update(others)
-            if not pool:  # better on a full host than nowhere
-                pool = {node_id: host for full in self._full.values() for node_id, host in full.items()}
             if not pool:
                 raise UnavailableError(
                     f"no known host takes {operator}: set accept_operators = true on at least one node that is up"
                 )
-            domains[operator] = list(pool.values())
+            least = min(host.load for host in pool.values())
+            domains[operator] = [host for host in pool.values() if host.load < least + FULL_LOAD]
         scopes = [
             tuple(end for end in (link.source, link.target) if end not in self._problem.pinned)
             for link in self._problem.links
