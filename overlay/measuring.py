@@ -79,7 +79,8 @@ class Measuring(Neighbourhood):
 
     def _answer_ping(self, sender: NodeId, ping: Ping, now: float) -> None:
         far = self._links.random_far() if ping.wants_sample else None
-        sample = b"" if far is None or far.suspect or far.record.node_id == sender else far.packed
+        is_named = far is not None and not far.suspect and far.record.node_id != sender
+        sample = far.packed if far is not None and is_named and not self._is_odd(far.record.node_id) else b""
         place = self._estimator.coordinate.to_bytes()
         self._send(sender, Pong(ping.nonce, 0, place, sender in self._links, sample), now)
         if ping.place:
@@ -102,7 +103,9 @@ class Measuring(Neighbourhood):
         if not pong.linked and sender in self._links and now - self._links.table[sender].since > UNEXPECTED_S:
             self._forget_link(sender, now)
         place = self._read(pong.place)
-        if pong.sample:
+        # Names are taken from neighbours, once there are enough: they are as many as agreed to be, while a chain of
+        # liars that name each other would never end.
+        if pong.sample and (sender in self._links or self._links.are_few) and not self._is_odd(sender):
             self._take_sample(pong.sample, now)
         path = self._prober.answered(pong.nonce, sender, pong.held_us / 1000.0, now)
         if path is None or path.filter.value is None:

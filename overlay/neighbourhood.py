@@ -163,9 +163,19 @@ class Neighbourhood(Speech):
         self._exchange_interval_s = self._config.min_exchange_interval_s
         self._exchange_at = min(self._exchange_at, at)
 
+    def _is_odd(self, node_id: NodeId) -> bool:
+        """It cannot be where it says: nothing that it says of others is believed, and it is named to nobody. While
+        neighbours are few nobody is turned away: who knows few may be wrong about its own place."""
+        return not self._links.are_few and self._prober.contradicts(node_id, self._own.coordinate)
+
     def _drop_surplus(self, now: float) -> None:
-        """Part with a neighbour that is not needed, a random one only if another can take its place."""
+        """Part with a neighbour that is at odds with what is measured, or that is not needed; with a random one only
+        if another can take its place."""
         self._drop_at = now + DROP_INTERVAL_S
+        odd = next((node_id for node_id in self._links.table if self._is_odd(node_id)), None)
+        if odd is not None:
+            self._unlink(odd, now)
+            return
         surplus = self._links.to_drop(now)
         if surplus is not None and (self._samples or not self._links.table[surplus].far):
             self._unlink(surplus, now)
@@ -243,7 +253,7 @@ class Neighbourhood(Speech):
         named = [
             (link.record, link.packed, now - link.heard_at)
             for node_id, link in self._links.table.items()
-            if not link.suspect and node_id != but
+            if not link.suspect and node_id != but and not self._is_odd(node_id)
         ]
         named += [
             (pointer.record, pointer.packed, now - pointer.alive_at)
@@ -279,6 +289,8 @@ class Neighbourhood(Speech):
         self._send(sender, ExchangeReply(records, ages, alive))
 
     def _take_exchange_reply(self, sender: NodeId, reply: ExchangeReply, now: float) -> None:
+        if self._is_odd(sender):
+            return
         for packed, age_s in with_ages(reply.records[:EXCHANGE_RECORDS], reply.ages):
             self._consider_packed(packed, now, age_s)
         for node_id, age_s in zip(self._asked_about.pop(sender, ()), reply.alive, strict=False):
@@ -298,7 +310,7 @@ class Neighbourhood(Speech):
         record = self._introduced(sender, request.record)
         self._is_back(sender, now)
         accepted, instead = self._links.accepts(record, request.far, self._own.coordinate)
-        if accepted:
+        if accepted and not self._is_odd(sender):
             if instead is not None:
                 self._unlink(instead, now)
             self._add_link(record, request.record, request.far, now)

@@ -20,6 +20,11 @@ MAX_PROBE_PEERS = 32
 #: An answer is waited for so long; then the ping or the answer is lost.
 PATIENCE_S = 4.0
 MAX_PENDING = 512
+#: A peer is at odds with its path if prediction and measurement differ by more than this ratio; round trips below
+#: ODD_FROM_MS count as that much, and only who knows its own place to this relative error can tell.
+ODD_RATIO = 2.5
+ODD_FROM_MS = 10.0
+KNOWS_ITS_PLACE = 0.3
 #: A path is reported as changed only once its filter is filled well enough to tell.
 PATH_CHANGE_SAMPLES = 5
 
@@ -73,6 +78,14 @@ class Prober:
             for node_id, path in self._paths.items()
             if path.place is not None and path.filter.value is not None
         ]
+
+    def contradicts(self, node_id: NodeId, here: Coordinate) -> bool:
+        """Whether that peer cannot be where it says: no path is so far from what two right places predict."""
+        path = self._paths.get(node_id)
+        if path is None or path.place is None or path.filter.value is None or here.error > KNOWS_ITS_PLACE:
+            return False
+        less_ms, more_ms = sorted((here.rtt_ms(path.place), path.filter.value))
+        return more_ms > ODD_RATIO * max(less_ms, ODD_FROM_MS)
 
     def peers(self) -> Collection[NodeId]:
         """Those of whose paths something is kept."""

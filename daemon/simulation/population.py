@@ -30,6 +30,10 @@ class Watcher(Protocol):
     def broke(self, what: str, at: float) -> None: ...
 
 
+#: A newcomer asks so many to be let in.
+ENTRIES = 3
+
+
 class Population:
     """The nodes of one run. It is the world's observer, and hands everything on to ``watchers``."""
 
@@ -105,14 +109,16 @@ class Population:
         self._join(endpoint)
 
     def _join(self, endpoint: int) -> None:
-        """Through any live node, as a list of known hosts would give one."""
+        """Through some live nodes, as a list of known hosts would give them: one of them may be a liar."""
         if endpoint not in self.unjoined or not self.is_live(endpoint):
             return
-        others = [other for other in self._sample(4) if other != endpoint and other not in self.unjoined]
+        sample = dict.fromkeys(self._sample(2 * ENTRIES))
+        others = [other for other in sample if other != endpoint and other not in self.unjoined][:ENTRIES]
         others = others or [other for other in self._live if other != endpoint][:1]
         if others:
             node = self.node(endpoint)
-            node.join(self.world.addresses[others[0]], self.world.clock(endpoint))
+            for other in others:
+                node.join(self.world.addresses[other], self.world.clock(endpoint))
             self.world.settle(endpoint)
         else:
             self._joined(endpoint)  # the first of all

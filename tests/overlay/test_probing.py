@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.probing import MAX_PENDING, MAX_PROBE_PEERS, PATH_CHANGE_SAMPLES, PATIENCE_S, Prober
+from overlay.probing import (
+    KNOWS_ITS_PLACE,
+    MAX_PENDING,
+    MAX_PROBE_PEERS,
+    ODD_FROM_MS,
+    ODD_RATIO,
+    PATH_CHANGE_SAMPLES,
+    PATIENCE_S,
+    Prober,
+)
+from sbon.coordinate import Coordinate
 from sbon.errors import RemoteProtocolError
 from tests.overlay.fake_network import id_of
 
@@ -109,6 +119,29 @@ def test_a_path_has_changed_when_it_did_by_enough_both_ways_of_counting() -> Non
     assert change_after(*[90.0] * 10) is None, "less than a fifth"
     assert change_after(*[79.0] * 10) == pytest.approx((100.0, 79.0))
     assert change_after(*[79.0] * 10) is None, "told once"
+
+
+def test_a_peer_is_at_odds_with_its_path_if_it_cannot_be_where_it_says() -> None:
+    paths = prober()
+    here = Coordinate((0.0, 0.0), 0.0, 0.1)
+    assert not paths.contradicts(id_of(1), here), "nothing was measured"
+    nonce = paths.sent(id_of(1), 0.0, is_probe=True)
+    path = paths.answered(nonce, id_of(1), 0.0, 0.1)
+    assert path is not None
+    for away_ms, is_odd in ((100.0, False), (240.0, False), (260.0, True), (45.0, False), (35.0, True)):
+        path.place = Coordinate((away_ms, 0.0), 0.0, 0.1)
+        assert paths.contradicts(id_of(1), here) is is_odd, away_ms
+    lost = Coordinate((0.0, 0.0), 0.0, 2.0 * KNOWS_ITS_PLACE)
+    assert not paths.contradicts(id_of(1), lost), "who does not know its own place cannot tell"
+
+
+def test_near_ones_are_at_odds_with_nobody_for_some_milliseconds() -> None:
+    paths = prober()
+    nonce = paths.sent(id_of(1), 0.0, is_probe=True)
+    path = paths.answered(nonce, id_of(1), 0.0, 0.001)
+    assert path is not None
+    path.place = Coordinate((0.8 * ODD_RATIO * ODD_FROM_MS, 0.0), 0.0, 0.1)
+    assert not paths.contradicts(id_of(1), Coordinate((0.0, 0.0), 0.0, 0.1))
 
 
 def test_a_helper_tells_of_an_answer_once() -> None:
