@@ -13,12 +13,12 @@ from overlay.search import MAX_CONTACTS
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    return Run(Scenario(load([]), "built-in", 130, 4.0, 5, OverlayConfig(), searches=60), Silent())
+    return Run(Scenario(load([]), "built-in", 130, 2.0, 5, OverlayConfig(), searches=60), Silent())
 
 
 def test_searches_find_nearly_all_of_the_best(run: Run) -> None:
-    """130 nodes, of which each knows a fifth by links. After four minutes their coordinates have come to rest: what is
-    known of moving ones is out of date."""
+    """130 nodes, of which each knows a sixth by links, and whose coordinates still move: what is known of them is out of
+    date soon."""
     report = run.go()
     for figures in (report.knn, report.usage_search):
         assert figures is not None
