@@ -17,8 +17,7 @@ def run() -> Run:
 
 
 def test_searches_find_nearly_all_of_the_best(run: Run) -> None:
-    """130 nodes, of which each knows a sixth by links, and whose coordinates still move: what is known of them is out of
-    date soon."""
+    """130 nodes, of which each knows a sixth by links, and whose coordinates still move: news of them are soon old."""
     report = run.go()
     for figures in (report.knn, report.usage_search):
         assert figures is not None
