@@ -310,7 +310,8 @@ class Neighbourhood(Speech):
         record = self._introduced(sender, request.record)
         self._is_back(sender, now)
         accepted, instead = self._links.accepts(record, request.far, self._own.coordinate)
-        if accepted and not self._is_odd(sender):
+        accepted = accepted and (sender in self._links or not self._is_odd(sender))
+        if accepted:
             if instead is not None:
                 self._unlink(instead, now)
             self._add_link(record, request.record, request.far, now)

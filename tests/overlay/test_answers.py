@@ -5,7 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from overlay.messages import NOT_KNOWN, Exchange, ExchangeReply, Message, SearchReply, SearchRequest, id_end
+from overlay.messages import (
+    NOT_KNOWN,
+    Exchange,
+    ExchangeReply,
+    LinkReply,
+    LinkRequest,
+    Message,
+    SearchReply,
+    SearchRequest,
+    id_end,
+)
 from overlay.node import Overlay
 from overlay.packing import pack, unpack
 from overlay.records import NodeRecord
@@ -92,3 +102,18 @@ def test_what_is_asked_fits_a_datagram_and_what_cannot_is_refused_at_once() -> N
     assert found.contacts > 0
     with pytest.raises(ValueError, match="over the limit"):
         network.nodes[ASKER].search(LeastUsage(tuple(ends)), 2, network.now)
+
+
+def test_one_at_odds_with_what_is_measured_is_told_that_it_is_no_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = full_mesh(FIVE)
+    answerer = network.nodes[ANSWERER]
+    request = LinkRequest(pack(network.nodes[ASKER].record), far=False)
+    monkeypatch.setattr(answerer, "_is_odd", lambda node_id: node_id == id_of(ASKER))
+    answer = asked(network, request)
+    assert isinstance(answer, LinkReply)
+    assert answer.accepted, "it is one already: both shall think the same of it"
+    answerer._drop_link(id_of(ASKER))
+    answer = asked(network, request)
+    assert isinstance(answer, LinkReply)
+    assert not answer.accepted
+    assert id_of(ASKER) not in {record.node_id for record in answerer.members()}
