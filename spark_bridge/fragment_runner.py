@@ -95,6 +95,8 @@ class FragmentRunner:
         self._folder = Path(command.folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._checkpoint = self._folder / "checkpoint"
+        #: Holds the number of the batch with which everything is read.
+        self._ended = self._folder / "ended"
         self._stopping = threading.Event()
         self._no_more_batches = threading.Event()
         self._start_lock = threading.Lock()
@@ -123,6 +125,8 @@ class FragmentRunner:
             stream, self.output_schema = self._stream(command.port_schemas)
             self._sink = self._open_sink()
             self._query: StreamingQuery | None = None
+            if self._finished():
+                return  # nothing is left but to serve its log
             if self.spec.kind is FragmentKind.SOURCE and not self._log.wanted.is_set():
                 threading.Thread(target=self._start_when_wanted, args=(stream,), daemon=True).start()
             else:
@@ -251,8 +255,7 @@ class FragmentRunner:
         return FragmentState.RUNNING, self._paused
 
     def _finished(self) -> bool:
-        ended = self._folder / "ended"
-        return ended.exists() and is_committed(self._checkpoint, int(ended.read_text()))
+        return self._ended.exists() and is_committed(self._checkpoint, int(self._ended.read_text()))
 
     # -- the query -----------------------------------------------------------------------------------------------
 
@@ -364,8 +367,8 @@ class FragmentRunner:
             )
             if ended is None:
                 raise StoppedError
-            if ended:
-                write_durably(self._folder / "ended", str(batch_id).encode())
+            if ended and not self._ended.exists():
+                write_durably(self._ended, str(batch_id).encode())
             self._batch_id = batch_id
             self._outlet.batch_ended(batch_id)
         except (LogFaultError, SbonError, OSError) as error:

@@ -4,6 +4,10 @@ Cutting a plan into fragments must not change its result, so Spark must not deri
 to see here: it has to take the one that travels with the segments (DESIGN: Engine and links). The source therefore
 yields, besides the rows, one *control* row per batch that carries the watermark as its event time, and only control
 rows pass through Spark's watermark operator. They are removed again right above it.
+
+Spark stores the smallest watermark of a query's operators, not that of each, and reads no source whose offset has not
+changed. So after a restart a join would wait for ever for a port that has nothing new, because it has ended, say. An
+offset therefore also counts the starts of the query: after each, every port is read once, if only for its control row.
 """
 
 from __future__ import annotations
@@ -86,7 +90,7 @@ class PortSource(DataSource):
 
 
 class PortRange(InputPartition):
-    """Segments ``start`` to ``end`` (exclusive), read by one task so that their order is kept."""
+    """Segments ``start`` to ``end`` (exclusive) and the watermark there, read by one task so that order is kept."""
 
     def __init__(self, start: int, end: int) -> None:
         self.start = start
@@ -94,23 +98,26 @@ class PortRange(InputPartition):
 
 
 class PortReader(DataSourceStreamReader):
-    """Runs in a Python process of Spark's; its offsets are ``{"port": name, "segments": count}``."""
+    """Runs in a Python process of Spark's; its offsets are ``{"port": name, "segments": count, "starts": count}``."""
 
     def __init__(self, port: str, inbox: Path, producers: str, schema: StructType) -> None:
         self._port = port
         self._inbox_path = inbox
         self._producers = tuple(producers.splitlines())
         self._schema = schema
+        self._starts: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return self._offset(0)
+        return {"port": self._port, "segments": 0, "starts": 0}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return self._offset(self._inbox.end())
+        if self._starts is None:
+            # Before the first segment there is no watermark that Spark could have forgotten.
+            self._starts = int(start["starts"]) + (1 if start["segments"] else 0)
+        return {"port": self._port, "segments": self._inbox.end(), "starts": self._starts}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = int(start["segments"]), int(end["segments"])
-        return [PortRange(first, last)] if last > first else []
+        return [PortRange(int(start["segments"]), int(end["segments"]))] if start != end else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PortRange)
@@ -129,9 +136,6 @@ class PortReader(DataSourceStreamReader):
     @cached_property
     def _inbox(self) -> PortInbox:
         return PortInbox(self._inbox_path, self._producers)
-
-    def _offset(self, segments: int) -> dict[str, Any]:
-        return {"port": self._port, "segments": segments}
 
 
 def _with_flags(table: pa.Table, schema: pa.Schema) -> pa.Table:

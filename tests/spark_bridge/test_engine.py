@@ -15,6 +15,7 @@ from sbon.engine_messages import Destroy, FragmentState, Instantiate, Migrate, c
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
 from sbon.row_multiset import difference
 from sbon.streams import SinkSpec, StreamSpec
+from spark_bridge.port_inbox import PortInbox
 from tests.spark_bridge.driven_engine import DrivenEngine, connect, deploy
 
 pytestmark = pytest.mark.spark
@@ -132,6 +133,13 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
                     join.fragment_id in second.statuses and second.statuses[join.fragment_id].output_rows > rows + 20
                 ),
                 "the join goes on where it was",
+            )
+            # Spark forgets how far each input had come: of one that has ended it is told again.
+            first.wait_for_state(b.fragment_id, FragmentState.FINISHED)
+            of_b = PortInbox(second.fragment_folder(join) / "ports" / "in1.sqlite", (b.fragment_id,))
+            last_of_b = first.statuses[b.fragment_id].batch_id
+            second.wait_until(
+                lambda: of_b.read_for_good().get(b.fragment_id) == last_of_b, "the join has read all of b"
             )
             second.process.send_signal(signal.SIGKILL)
             second.process.wait()
