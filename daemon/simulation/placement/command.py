@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from daemon.simulation.arguments import names_among, several
 from daemon.simulation.placement import networks, plot
 from daemon.simulation.placement.embedding import embed
 from daemon.simulation.placement.figures import Penalty, PlacementReport, StrategyFigures
 from daemon.simulation.placement.ground import OVERLOADED, Ground, GroundHost
 from daemon.simulation.placement.networks import KnownNetwork
 from daemon.simulation.placement.queries import SHAPES
-from daemon.simulation.placement.run import Experiment, run
+from daemon.simulation.placement.run import Experiment, Results, run
 from daemon.simulation.progress import Progress, progress
 from overlay.config import OverlayConfig
 from sbon.errors import SbonError
@@ -50,20 +51,34 @@ def add_to(subparsers: Any, add_common: Callable[..., None], number: Numbers) ->
     parser.add_argument("--transit-stub", action="store_true", help="1,550 nodes after the founding paper's, not --rtt")
     parser.add_argument("--nodes", type=number.whole, metavar="N", help="how many (default: one for each site)")
     parser.add_argument("--queries", type=number.natural, metavar="K", default=1000, help="default: 1000")
-    parser.add_argument("--shape", choices=tuple(SHAPES), default="aggregate-4", help="default: aggregate-4")
+    parser.add_argument(
+        "--shape",
+        type=names_among(SHAPES),
+        metavar="A,B",
+        default=("aggregate-4",),
+        help=f"of {', '.join(SHAPES)} (aggregate-4); a report for each",
+    )
     parser.add_argument(
         "--operators", type=number.natural, metavar="N", default=6, help="at most, not in aggregate-4 (6)"
     )
     parser.add_argument("--candidates", choices=(ALL, TRANSIT), default=ALL, help="who may run operators (all)")
     parser.add_argument(
-        "--probes", type=number.natural, metavar="K", default=10, help="candidates measured per operator (10)"
+        "--probes",
+        type=several(number.natural),
+        metavar="K,L",
+        default=(10,),
+        help="candidates measured per operator (10); a report for each",
     )
     parser.add_argument("--coordinates", choices=(OVERLAY, EMBEDDING), default=OVERLAY, help="default: overlay")
     parser.add_argument(
         "--minutes", type=number.positive, metavar="M", default=10.0, help="the overlay's life before (10)"
     )
     parser.add_argument(
-        "--strategies", type=_names, metavar="A,B", default=strategies.NAMES, help=f"of {', '.join(strategies.NAMES)}"
+        "--strategies",
+        type=names_among(strategies.NAMES),
+        metavar="A,B",
+        default=strategies.NAMES,
+        help=f"of {', '.join(strategies.NAMES)}",
     )
     parser.add_argument(
         "--overloaded", type=number.share, metavar="P", default=0.0, help="share of the hosts that are overloaded (0)"
@@ -73,31 +88,48 @@ def add_to(subparsers: Any, add_common: Callable[..., None], number: Numbers) ->
     return parser
 
 
-def _names(words: str) -> tuple[str, ...]:
-    names = tuple(word.strip() for word in words.split(","))
-    for name in names:
-        if name not in strategies.NAMES:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(strategies.NAMES)}")
-    return names
-
-
 def simulate(arguments: argparse.Namespace, config: OverlayConfig) -> int:
-    """Print a report; the exit status."""
-    began = time.monotonic()
+    """Print reports; the exit status."""
     seed = arguments.seed
+    experiments = [
+        Experiment(seed, arguments.queries, shape, arguments.operators, probes, arguments.strategies)
+        for shape in arguments.shape
+        for probes in arguments.probes
+    ]
+    if arguments.plot is not None and len(experiments) > 1:
+        raise SbonError("--plot draws one report: give one --shape and one of --probes")
+    began = time.monotonic()
     if arguments.transit_stub:
         network = networks.from_transit_stub(seed)
     else:
         network = networks.from_files(arguments.rtt, arguments.nodes, seed)
-    experiment = Experiment(
-        seed, arguments.queries, arguments.shape, arguments.operators, arguments.probes, arguments.strategies
-    )
     with progress("simulating") as shown:
         ground = _ground(arguments, network, config, shown)
-        results = run(experiment, ground, lambda done, total: shown.show(done, total, "placing"))
-    report = PlacementReport(
-        seed=seed,
-        network=network.name,
+    for experiment in experiments:
+        with progress("simulating") as shown:
+            results = run(experiment, ground, lambda done, total: shown.show(done, total, "placing"))
+        report = _report(experiment, arguments, network.name, ground, results, time.monotonic() - began)
+        began = time.monotonic()
+        if arguments.plot is not None:
+            plot.write(arguments.plot, results)
+        if arguments.json:
+            print(msgspec.json.encode(report).decode(), flush=True)
+        else:
+            print_report(report)
+    return 0
+
+
+def _report(
+    experiment: Experiment,
+    arguments: argparse.Namespace,
+    network: str,
+    ground: Ground,
+    results: Mapping[str, Results],
+    seconds: float,
+) -> PlacementReport:
+    return PlacementReport(
+        seed=experiment.seed,
+        network=network,
         hosts=len(ground.hosts),
         candidates=int(ground.truth.takes.sum()),
         queries=experiment.queries,
@@ -105,17 +137,10 @@ def simulate(arguments: argparse.Namespace, config: OverlayConfig) -> int:
         probes=experiment.probes,
         coordinates=arguments.coordinates,
         overloaded=arguments.overloaded,
-        relative_error=_relative_error(ground, seed),
+        relative_error=_relative_error(ground, experiment.seed),
         strategies={name: result.figures() for name, result in results.items()},
-        seconds=round(time.monotonic() - began, 1),
+        seconds=round(seconds, 1),
     )
-    if arguments.plot is not None:
-        plot.write(arguments.plot, results)
-    if arguments.json:
-        print(msgspec.json.encode(report).decode())
-    else:
-        print_report(report)
-    return 0
 
 
 def _ground(arguments: argparse.Namespace, network: KnownNetwork, config: OverlayConfig, shown: Progress) -> Ground:
@@ -164,7 +189,7 @@ def print_report(report: PlacementReport) -> None:
     if report.overloaded:
         print(f"\n{report.overloaded:.0%} of the hosts are overloaded; operators there, of all queries:")
         print(", ".join(f"{name} {figures.operators_on_overloaded}" for name, figures in report.strategies.items()))
-    print(f"\ntook {report.seconds:g} s")
+    print(f"\ntook {report.seconds:g} s", flush=True)
 
 
 def _penalty(penalty: Penalty) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from daemon.simulation import transit_stub
+from daemon.simulation.arguments import names_among
 from daemon.simulation.placement import networks
 from daemon.simulation.placement.command import EMBEDDING, OVERLAY, Numbers
 from daemon.simulation.placement.networks import KnownNetwork
@@ -59,7 +60,11 @@ def add_to(subparsers: Any, add_common: Callable[..., None], number: Numbers) ->
         "--minutes", type=number.positive, metavar="M", default=10.0, help="the overlay's life before (10)"
     )
     parser.add_argument(
-        "--planners", type=_names, metavar="A,B", default=planners.NAMES, help=f"of {', '.join(planners.NAMES)}"
+        "--planners",
+        type=names_among(planners.NAMES),
+        metavar="A,B",
+        default=planners.NAMES,
+        help=f"of {', '.join(planners.NAMES)}",
     )
     parser.add_argument("--max-cs", type=number.whole, metavar="N", default=32, help="hosts in a cluster (32)")
     parser.add_argument("--replan", action="store_true", help="then plan running queries anew, once each at most")
@@ -69,14 +74,6 @@ def add_to(subparsers: Any, add_common: Callable[..., None], number: Numbers) ->
     parser.add_argument("--seed", type=number.natural, metavar="S", default=1, help="all is drawn from it (default: 1)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw cost by query, or search spaces, into an SVG")
     return parser
-
-
-def _names(words: str) -> tuple[str, ...]:
-    names = tuple(word.strip() for word in words.split(","))
-    for name in names:
-        if name not in planners.NAMES:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(planners.NAMES)}")
-    return names
 
 
 def simulate(arguments: argparse.Namespace, config: OverlayConfig) -> int:
