@@ -18,57 +18,15 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 
 from sbon.errors import UnavailableError
+from sbon.placement.capacity import TOLERANCE, Demand, Resources, fits
 from sbon.placement.optimum import Floats, Optimum, Tables, Truth, optimum
 from sbon.placement.problem import PlacementProblem
 
 #: Best hosts of each operator that are tried first; doubled while nothing fits.
 FIRST_HOSTS = 8
-#: Costs closer than this, relative to the whole, are the same.
-TOLERANCE = 1e-9
-
-
-class Resources(msgspec.Struct, frozen=True):
-    """What a host has left. Without a limit where nothing is said."""
-
-    cpu_cores: float = float("inf")
-    memory_bytes: float = float("inf")
-    in_bytes_per_s: float = float("inf")
-    out_bytes_per_s: float = float("inf")
-
-
-class Demand(msgspec.Struct, frozen=True):
-    """What an operator needs, beside the bandwidth that follows from its links."""
-
-    cpu_cores: float = 0.0
-    memory_bytes: float = 0.0
-
-
-def fits(
-    problem: PlacementProblem,
-    hosts: Mapping[str, str],
-    demand: Mapping[str, Demand],
-    room: Mapping[str, Resources],
-) -> bool:
-    """Whether the operators to be placed, and the plan's streams, fit into what hosts have left."""
-    used: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
-    for operator in problem.unpinned:
-        needs = demand.get(operator, Demand())
-        used[hosts[operator]][0] += needs.cpu_cores
-        used[hosts[operator]][1] += needs.memory_bytes
-    for link in problem.links:
-        a, b = hosts[link.source], hosts[link.target]
-        if a != b:
-            used[b][2] += link.rate_bytes_per_s
-            used[a][3] += link.rate_bytes_per_s
-    return all(
-        amount <= limit * (1.0 + TOLERANCE)
-        for node_id, amounts in used.items()
-        for amount, limit in zip(amounts, _limits(room.get(node_id)), strict=True)
-    )
 
 
 def _limits(resources: Resources | None) -> tuple[float, float, float, float]:

