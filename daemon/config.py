@@ -65,6 +65,15 @@ class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     certificate_days: Annotated[float, Meta(gt=0, le=3650)] = 30.0
 
 
+class CapacityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[capacity]``: what this host gives to operators of queries, all together; no limit where nothing is said."""
+
+    cpu_cores: NotNegative | None = None
+    memory_mb: NotNegative | None = None
+    in_bytes_per_s: NotNegative | None = None
+    out_bytes_per_s: NotNegative | None = None
+
+
 class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``[placement]``: where operators go, and when they move (SBON ICDE'06, section 3.3).
 
@@ -86,6 +95,9 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     load_scale_ms: NotNegative = 20.0
     #: "convex": for operators that busy hosts slow down more than in proportion.
     load_scaling: LoadScaling = LoadScaling.LINEAR
+    #: What an operator is reckoned to take of its host, beside the bandwidth of its streams.
+    operator_cpu_cores: NotNegative = 0.1
+    operator_memory_mb: NotNegative = 64.0
 
 
 class FailoverConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,6 +145,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: NodeConfig
     overlay: OverlayConfig = OverlayConfig()
     trust: TrustConfig = TrustConfig()
+    capacity: CapacityConfig = CapacityConfig()
     placement: PlacementConfig = PlacementConfig()
     failover: FailoverConfig = FailoverConfig()
     engine: EngineConfig = EngineConfig()
@@ -259,6 +272,7 @@ def _settings_at(path: str) -> tuple[str, ...]:
         "node": NodeConfig,
         "overlay": OverlayConfig,
         "trust": TrustConfig,
+        "capacity": CapacityConfig,
         "placement": PlacementConfig,
         "failover": FailoverConfig,
         "engine": EngineConfig,

@@ -18,7 +18,6 @@ from daemon.events import Events
 from daemon.join_planning import JoinPlanning
 from daemon.keeper import Keeper
 from daemon.peers import Peers
-from daemon.placing import Placing
 from daemon.query_messages import (
     Describe,
     Description,
@@ -30,10 +29,12 @@ from daemon.query_messages import (
     Submitted,
 )
 from daemon.requests import Done
+from daemon.reserving import Reserving
 from sbon.errors import QueryError, SbonError
 from sbon.fragment import FragmentSpec
 from sbon.network_usage import Link
-from sbon.placement.choice import OperatorChoice
+from sbon.placement.capacity import Demand
+from sbon.placement.choice import Placement
 from sbon.placement.problem import PlacementProblem
 from sbon.sql.catalog import Catalog
 from sbon.sql.query_plan import QueryPlan
@@ -58,12 +59,12 @@ class Deployment:
     """Submits queries from here, and deploys those whose sinks are here."""
 
     def __init__(
-        self, peers: Peers, keeper: Keeper, planning: JoinPlanning, placing: Placing, config: Config, events: Events
+        self, peers: Peers, keeper: Keeper, planning: JoinPlanning, reserving: Reserving, config: Config, events: Events
     ) -> None:
         self._peers = peers
         self._keeper = keeper
         self._planning = planning
-        self._placing = placing
+        self._reserving = reserving
         self._config = config
         self._events = events
         peers.handle(Describe, self._describe)
@@ -112,9 +113,12 @@ class Deployment:
         except QueryError as error:
             raise _mention_silent(error, known) from None
         _refuse_ambiguous(plan, known)
-        hosts, choices = await self._place(plan)
+        chosen, taken = await self._place(plan)
+        hosts = chosen.hosts
         keepers = self._choose_keepers(plan)
-        record = query_record.new_record(plan, hosts, choices, keepers=keepers, submitted_at_s=time.time())
+        record = query_record.new_record(
+            plan, hosts, chosen.choices, keepers=keepers, submitted_at_s=time.time(), taken=taken
+        )
         placement = {fragment_id: self._peers.name(node_id) for fragment_id, node_id in hosts.items()}
         self._events.publish("query-placed", query=query_id, placement=placement)
         try:
@@ -142,14 +146,12 @@ class Deployment:
         others = [*owners, *near][: KEEPERS - 1]
         return (self._peers.node_id, *others) if len(others) == KEEPERS - 1 else (self._peers.node_id,)
 
-    async def _place(self, plan: QueryPlan) -> tuple[dict[str, str], tuple[OperatorChoice, ...]]:
-        """Hosts of all fragments, and why."""
+    async def _place(self, plan: QueryPlan) -> tuple[Placement, dict[str, Demand]]:
+        """Hosts of all fragments, and why; and what each fragment takes there, which is reserved."""
         links = tuple(Link(source, target, rate) for source, target, rate in plan.links)
         problem = PlacementProblem(links, plan.owners)
-        if not problem.unpinned:
-            return dict(plan.owners), ()
-        placement = (await self._placing.place(problem)).placement
-        return {**placement.hosts, **plan.owners}, placement.choices
+        reserved = await self._reserving.place(plan.query_id, problem)
+        return reserved.placement, reserved.taken
 
     async def _start(self, fragments: Sequence[FragmentSpec], hosts: dict[str, str], query_id: str) -> None:
         """Engines side by side, then each fragment as soon as those that feed it run."""
@@ -157,7 +159,7 @@ class Deployment:
 
         async def prepare(node_id: str) -> None:
             try:
-                await self._peers.ask(node_id, PrepareEngine(), Done, START_TIMEOUT_S)
+                await self._peers.ask(node_id, PrepareEngine(query_id), Done, START_TIMEOUT_S)
             except SbonError as error:
                 raise type(error)(f"{self._peers.name(node_id)}: {error}") from error
 

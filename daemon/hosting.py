@@ -43,6 +43,7 @@ from daemon.query_messages import (
 from daemon.replica_store import ReplicaStore
 from daemon.reporting import Reporting
 from daemon.requests import Done
+from daemon.reserving import HostBook
 from sbon.engine_messages import (
     Destroy,
     FragmentState,
@@ -78,14 +79,16 @@ class Hosting:
         root: Path,
         leasing: Leasing,
         replicas: ReplicaStore,
+        book: HostBook,
     ) -> None:
-        """``root`` is the folder of the fragments' folders; ``replicas`` are those kept here for others."""
+        """``root``: the fragments' folders; ``replicas``: those kept for others; ``book``: for what there is room."""
         self._peers = peers
         self._supervisor = supervisor
         self._events = events
         self._store = FragmentStore(root, peers.node_id)
         self._leasing = leasing
         self._replicas = replicas
+        self._book = book
         self.permits = Permits(peers.node_id, supervisor, root.with_name("snapshots"))
         #: Set by whoever replicates (daemon.replicating): called when there is a new snapshot of a fragment here.
         self.on_snapshot: Callable[[HostedFragment], None] = lambda _: None
@@ -323,17 +326,19 @@ class Hosting:
 
     # --- asked by keepers and other hosts
 
-    async def _prepare_for(self, _message: PrepareEngine, _sender: str) -> Done:
+    async def _prepare_for(self, message: PrepareEngine, _sender: str) -> Done:
         """Whoever asks for an engine is about to send a fragment; it may have to wait for others that feed it."""
+        self._book.commit(message.query_id)
         await self._supervisor.prepare()
         self._expected_until_s = trio.current_time() + START_TIMEOUT_S
         return Done()
 
     async def _host(self, message: HostFragment, sender: str) -> Hosted:
         assignment = message.assignment
-        _check_keeper(assignment, sender)
+        assignment.check_keeper(sender)
         self._expected_until_s = -math.inf
         await self._make_way(assignment)
+        self._book.admit(assignment)
         fragment = self._store.create(assignment)
         self._fragments[fragment.fragment_id] = fragment
         try:
@@ -353,6 +358,7 @@ class Hosting:
         self._expected_until_s = -math.inf
         await self._make_way(assignment)
         whole = await trio.to_thread.run_sync(self._replicas.complete, message, received)
+        self._book.admit(assignment)
         fragment = self._store.adopt(assignment, whole)
         self._fragments[fragment.fragment_id] = fragment
         try:
@@ -371,7 +377,7 @@ class Hosting:
         The replica stays until a claim was granted: the keeper may have been told of what was never agreed on.
         """
         assignment = message.assignment
-        _check_keeper(assignment, sender)
+        assignment.check_keeper(sender)
         fragment = self._fragments.get(assignment.fragment_id)
         if fragment is None or fragment.generation < assignment.generation:
             replica = self._replicas.find(assignment.fragment_id)
@@ -415,7 +421,7 @@ class Hosting:
         """The query has ended."""
         fragment = self._fragments.get(message.fragment_id)
         if fragment is not None and fragment.generation <= message.generation:
-            _check_keeper(fragment.record.assignment, sender)
+            fragment.record.assignment.check_keeper(sender)
             if fragment.conducting:
                 return Done()  # its folder is being read; the claim at the end of the move is refused then
             async with fragment.lock:
@@ -430,7 +436,7 @@ class Hosting:
     async def _connect_to(self, message: ConnectTo, sender: str) -> Done:
         fragment = self._fragments.get(message.consumer)
         if fragment is not None:
-            _check_keeper(fragment.record.assignment, sender)
+            fragment.record.assignment.check_keeper(sender)
             await self._linking.repoint(fragment, message.producer)
         return Done()
 
@@ -492,8 +498,3 @@ class Hosting:
             if self._is_here(fragment):
                 self._store.write(fragment, Phase.HANDED_OVER)
                 await self._delete(fragment)
-
-
-def _check_keeper(assignment: Assignment, sender: str) -> None:
-    if sender not in assignment.keepers:
-        raise SbonError(f"only a keeper of query {assignment.query_id} may do that")

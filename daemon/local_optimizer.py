@@ -117,6 +117,11 @@ class LocalOptimizer:
             remaining_lifetime_s=view.age_s,
             since_last_move_s=view.since_last_move_s,
             own_load=own.load * len(group) / max(1, len(self._hosting.fragments)),
+            demand={
+                fragment.fragment_id: fragment.record.assignment.taken
+                for fragment in self._hosting.fragments
+                if fragment.fragment_id in group
+            },
         )
         evaluation = await self._placing.answered(self._evaluator.evaluate(situation, own, costs, trio.current_time()))
         if evaluation is None:

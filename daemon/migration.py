@@ -1,9 +1,9 @@
 """The conductor of a move, at the host that the fragment leaves (SBON ICDE'06 section 3.3; DESIGN: Ownership).
 
-The steps: *announce* (the keepers grant the target the next generation), *prepare* (the target starts its engine while
-the fragment still runs), *copy* (its state as it is now goes ahead), *stop*, *ship* (what has changed since, its
-durable acceptance, and the target's claim, which commits the move), *activate* (the target instantiates it from the
-folder and connects its inputs; the keepers point its consumers at it).
+The steps: *announce* (the target holds room for it, and the keepers grant it the next generation), *prepare* (the
+target starts its engine while the fragment still runs), *copy* (its state as it is now goes ahead), *stop*, *ship*
+(what has changed since, its durable acceptance, and the target's claim, which commits the move), *activate* (the target
+instantiates it from the folder and connects its inputs; the keepers point its consumers at it).
 
 If anything fails before the commit, the fragment goes on here; if it is not known whether it failed, the keeper is
 asked, and until it answers the fragment rests: it is never lost and never runs twice.
@@ -39,6 +39,7 @@ from daemon.query_messages import (
 )
 from daemon.replica_store import Digests
 from daemon.requests import Done
+from daemon.reserving import Reserving
 from sbon.errors import SbonError, UnavailableError
 
 log = logging.getLogger("sbon.migration")
@@ -52,8 +53,9 @@ HOSTS_OWN = frozenset({RECORD_FILE, "lock"})
 class Conductor:
     """Moves fragments away from this host. Several may move at once, of different queries."""
 
-    def __init__(self, peers: Peers, hosting: Hosting, events: Events, parcels: Parcels) -> None:
+    def __init__(self, peers: Peers, hosting: Hosting, events: Events, parcels: Parcels, reserving: Reserving) -> None:
         self._peers = peers
+        self._reserving = reserving
         self._hosting = hosting
         self._events = events
         self._parcels = parcels
@@ -72,7 +74,9 @@ class Conductor:
         seen to run yet: its new host goes on trying.
         """
         with self._hosting.conducting(fragment_id) as fragment:
-            move = _Move(self._peers, self._hosting, self._events, self._parcels, fragment, target, reason)
+            move = _Move(
+                self._peers, self._hosting, self._events, self._parcels, self._reserving, fragment, target, reason
+            )
             return await move.carry_out()
 
 
@@ -85,6 +89,7 @@ class _Move:
         hosting: Hosting,
         events: Events,
         parcels: Parcels,
+        reserving: Reserving,
         fragment: HostedFragment,
         target: str,
         reason: str,
@@ -93,6 +98,7 @@ class _Move:
         self._hosting = hosting
         self._events = events
         self._parcels = parcels
+        self._reserving = reserving
         self._fragment = fragment
         self._target = target
         self._reason = reason
@@ -109,9 +115,10 @@ class _Move:
         state_bytes = 0
         try:
             with self._step("announce"):
+                await self._reserving.for_move(self._target, fragment.record.assignment)
                 granted = await self._announce()
             with self._step("prepare"):
-                await self._peers.ask(self._target, PrepareEngine(), Done, START_TIMEOUT_S)
+                await self._peers.ask(self._target, PrepareEngine(granted.query_id), Done, START_TIMEOUT_S)
             with self._step("copy"):
                 await self._copy_ahead()
             stopped_s = trio.current_time()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from daemon.config import PlacementConfig
 from daemon.peers import Peers
-from daemon.query_messages import MeasuredPaths, TellMeasuredPaths
+from daemon.query_messages import MeasuredPaths, RoomLeft, TellMeasuredPaths, TellRoomLeft
 from overlay.identity import NodeId
 from overlay.records import NodeRecord
 from sbon.placement import strategies
+from sbon.placement.capacity import Demand, Resources
 from sbon.placement.choice import Placement
 from sbon.placement.knowledge import Knowledge, learning
 from sbon.placement.problem import CostView, PlacementProblem
@@ -24,13 +25,16 @@ from sbon.placement.questions import (
     SurveyHosts,
     Task,
     TellKnownPaths,
+    TellRoom,
     TellRoutes,
+    placement_without_choices,
 )
 
 T = TypeVar("T")
 
 #: An end that does not say by then what it has measured is done without.
 TELL_TIMEOUT_S = 3.0
+MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,30 @@ class Placing:
         self._rng = random.Random()
         peers.handle(TellMeasuredPaths, self._tell)
 
-    async def place(self, problem: PlacementProblem) -> Placed:
-        """Hosts for all operators. Raises UnavailableError if no host takes them."""
+    def demand(self, problem: PlacementProblem) -> dict[str, Demand]:
+        """What each operator that is to be placed is reckoned to take, beside bandwidth."""
         settings = self._settings
+        each = Demand(settings.operator_cpu_cores, settings.operator_memory_mb * MIB)
+        return dict.fromkeys(problem.unpinned, each)
+
+    async def place(self, problem: PlacementProblem, room: Mapping[str, Resources] | None = None) -> Placed:
+        """Hosts for all operators; ``room``: what some nodes are known to have left.
+
+        Raises UnavailableError if no host takes them.
+        """
+        settings = self._settings
+        if not problem.unpinned:
+            view = self._peers.cost_view({}, settings.load_scale_ms, settings.load_scaling)
+            return Placed(placement_without_choices(problem, {}, view), view)
         knowledge = Knowledge(self._peers.cost_view({}, settings.load_scale_ms, settings.load_scaling))
-        task = Task(problem, knowledge.view, self._rng, settings.candidates)
+        task = Task(
+            problem,
+            knowledge.view,
+            self._rng,
+            settings.candidates,
+            demand=self.demand(problem),
+            room={} if room is None else room,
+        )
         course = strategies.load(settings.strategy).place(task)
         return Placed(await self.answered(learning(course, knowledge)), knowledge.view)
 
@@ -80,6 +103,9 @@ class Placing:
             for answer in answers.answers.values():
                 peers.meet(answer.record)
             return {node_id: Known(answer.record, answer.paths) for node_id, answer in answers.answers.items()}
+        if isinstance(question, TellRoom):
+            told = await peers.gather(TellRoomLeft(), RoomLeft, question.node_ids, TELL_TIMEOUT_S)
+            return {node_id: answer.room for node_id, answer in told.answers.items()}
         if isinstance(question, TellRoutes):
             return {}  # hosts know nothing of the routers between them
         if isinstance(question, SurveyHosts):

@@ -15,8 +15,10 @@ import msgspec
 
 from overlay.records import NodeRecord
 from sbon.engine_messages import FlightAddress, FragmentStatus
+from sbon.errors import SbonError
 from sbon.fragment import FragmentSpec
 from sbon.network_usage import Link
+from sbon.placement.capacity import Demand, Resources
 from sbon.placement.choice import OperatorChoice
 from sbon.placement.questions import KnownPath
 from sbon.streams import SinkSpec, StreamSpec
@@ -36,6 +38,7 @@ class Assignment(msgspec.Struct, frozen=True):
 
     ``keepers`` and ``replicas`` are node ids; ``port_schemas`` are in the order of ``spec.ports``; ``consumers`` are
     the cursors on the fragment's link log; ``producers`` is where its ports were last known to be fed from.
+    ``taken``: what it is reckoned to take of a host.
     """
 
     spec: FragmentSpec
@@ -46,6 +49,7 @@ class Assignment(msgspec.Struct, frozen=True):
     producers: tuple[Location, ...] = ()
     replicas: tuple[str, ...] = ()
     replica_changes: int = 0
+    taken: Demand = Demand()
 
     @property
     def fragment_id(self) -> str:
@@ -59,6 +63,11 @@ class Assignment(msgspec.Struct, frozen=True):
     def is_leased(self) -> bool:
         """Whether the owner needs a lease, because the fragment may be taken over (DESIGN: Ownership)."""
         return may_be_taken_over(self.spec, self.keepers)
+
+    def check_keeper(self, sender: str) -> None:
+        """Raises SbonError for anybody else."""
+        if sender not in self.keepers:
+            raise SbonError(f"only a keeper of query {self.query_id} may do that")
 
 
 def may_be_taken_over(spec: FragmentSpec, keepers: tuple[str, ...]) -> bool:
@@ -109,8 +118,34 @@ class MeasuredPaths(msgspec.Struct, frozen=True):
 # --- to hosts
 
 
+class TellRoomLeft(msgspec.Struct, frozen=True):
+    """What has the node left for operators?"""
+
+
+class RoomLeft(msgspec.Struct, frozen=True):
+    room: Resources
+
+
+class Reserve(msgspec.Struct, frozen=True):
+    """Hold room for these fragments of a query (fragment id -> what it takes) for some seconds, in place of whatever is
+    held for the query there. None: hold nothing for it any more."""
+
+    query_id: str
+    taken: dict[str, Demand]
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """``refusal``: why not, empty if it is held; ``room`` is then what there is."""
+
+    refusal: str = ""
+    room: Resources = Resources()
+
+
 class PrepareEngine(msgspec.Struct, frozen=True):
-    """Have an engine running. Answered when it is up."""
+    """Have an engine running for this query. Answered when it is up. What was reserved for the query stays so for
+    minutes from now on, until its fragments are here."""
+
+    query_id: str
 
 
 class HostFragment(msgspec.Struct, frozen=True):

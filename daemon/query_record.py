@@ -23,6 +23,7 @@ from sbon.engine_messages import FlightAddress, cursor_name
 from sbon.errors import SbonError, StaleGenerationError
 from sbon.fragment import FragmentSpec
 from sbon.network_usage import Link
+from sbon.placement.capacity import Demand
 from sbon.placement.choice import OperatorChoice
 from sbon.sql.query_plan import QueryPlan
 
@@ -36,6 +37,7 @@ class FragmentRecord(msgspec.Struct, frozen=True):
 
     ``replicas``: hosts, by node id, that it may be restarted from. ``taken_over``: the last generation that was granted
     without the consent of the one before, 0 for none. ``replica_changes`` counts how often ``replicas`` was set.
+    ``taken``: what it is reckoned to take of a host.
     """
 
     spec: FragmentSpec
@@ -48,6 +50,7 @@ class FragmentRecord(msgspec.Struct, frozen=True):
     replicas: tuple[str, ...] = ()
     replica_changes: int = 0
     taken_over: int = 0
+    taken: Demand = Demand()
 
 
 class PendingMove(msgspec.Struct, frozen=True):
@@ -131,6 +134,7 @@ class QueryRecord(msgspec.Struct, frozen=True):
             producers=tuple(self.location(producer) for producer in producers),
             replicas=fragment.replicas,
             replica_changes=fragment.replica_changes,
+            taken=fragment.taken,
         )
 
 
@@ -141,15 +145,21 @@ def new_record(
     *,
     keepers: tuple[str, ...],
     submitted_at_s: float,
+    taken: Mapping[str, Demand] | None = None,
 ) -> QueryRecord:
-    """The record of a query that is about to be deployed on ``hosts`` (fragment id -> node id)."""
+    """The record of a query that is about to be deployed on ``hosts`` (fragment id -> node id); ``taken``: what each
+    fragment takes there."""
+    taken = taken or {}
     return QueryRecord(
         query_id=plan.query_id,
         sql=plan.sql,
         keepers=keepers,
         submitted_at_s=submitted_at_s,
         status=QueryStatus.DEPLOYING,
-        fragments={spec.fragment_id: FragmentRecord(spec, hosts[spec.fragment_id]) for spec in plan.fragments},
+        fragments={
+            spec.fragment_id: FragmentRecord(spec, hosts[spec.fragment_id], taken=taken.get(spec.fragment_id, Demand()))
+            for spec in plan.fragments
+        },
         links=tuple(Link(source, target, rate) for source, target, rate in plan.links),
         choices=choices,
     )

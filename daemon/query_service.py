@@ -56,6 +56,7 @@ from daemon.record_keeping import RecordKeeping
 from daemon.replica_store import ReplicaStore
 from daemon.replicating import Replicating
 from daemon.requests import Done as RequestDone
+from daemon.reserving import HostBook, Reserving
 from sbon.errors import SbonError
 from sbon.placement.choice import OperatorChoice
 
@@ -90,17 +91,20 @@ class QueryService:
         )
         leasing = Leasing(self._peers, config.failover.lease_s)
         replicas = ReplicaStore(state_dir / "replicas")
-        self.hosting = Hosting(self._peers, self.supervisor, events, state_dir / "fragments", leasing, replicas)
+        book = HostBook(self._peers, config.capacity)
+        self.hosting = Hosting(self._peers, self.supervisor, events, state_dir / "fragments", leasing, replicas, book)
+        book.fragments = lambda: self.hosting.fragments
         parcels = Parcels(self._peers, state_dir / "parcels")
         self._replicating = Replicating(self._peers, self.hosting, replicas, events, parcels, config.failover.replicas)
         self._keeping = RecordKeeping(self._peers, state_dir / "queries", config.failover.lease_s)
         self.keeper = Keeper(self._peers, self._keeping, events)
         self._failover = Failover(self._peers, self._keeping, events)
-        conductor = Conductor(self._peers, self.hosting, events, parcels)
         placing = Placing(self._peers, config.placement)
+        reserving = Reserving(self._peers, placing)
+        conductor = Conductor(self._peers, self.hosting, events, parcels, reserving)
         self._optimizer = LocalOptimizer(self._peers, self.hosting, conductor, placing, events, config.placement)
         planning = JoinPlanning(self._peers, placing, config.placement, events)
-        self._deployment = Deployment(self._peers, self.keeper, planning, placing, config, events)
+        self._deployment = Deployment(self._peers, self.keeper, planning, reserving, config, events)
 
     def register(self, control: Control) -> None:
         control.handle(Submit, self._submit)

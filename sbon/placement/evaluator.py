@@ -27,6 +27,7 @@ import msgspec
 from sbon.network_usage import Link, placement_cost
 from sbon.objectives import Host
 from sbon.placement import strategies
+from sbon.placement.capacity import Demand
 from sbon.placement.choice import Placement
 from sbon.placement.knowledge import Knowledge, learning
 from sbon.placement.local_optimizer import (
@@ -58,7 +59,8 @@ MAX_LOOKS = 10
 @dataclass(frozen=True, slots=True)
 class Situation:
     """A group of operators on this host, as its query's keeper tells: all links of the query and where all operators
-    run. ``own_load``: load that the group itself is to its host; wherever it goes, that goes with it.
+    run. ``own_load``: load that the group itself is to its host; wherever it goes, that goes with it. ``demand``: what
+    each of its operators takes of a host; none: every host has room.
     """
 
     links: Sequence[Link]
@@ -68,6 +70,7 @@ class Situation:
     remaining_lifetime_s: float
     since_last_move_s: float
     own_load: float = 0.0
+    demand: Mapping[str, Demand] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,7 @@ class Evaluator:
             keep=dict.fromkeys(problem.unpinned, own),
             tried=watch.tried,
             least_gain=policy.least_expected_saving,
+            demand=look.situation.demand,
         )
         best = yield from learning(strategies.load(self._strategy).place(task), look.knowledge)
         decision = look.decide(best)

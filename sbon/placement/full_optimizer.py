@@ -36,6 +36,7 @@ def choose(
     *,
     explained: int = CANDIDATES,
     pooled: bool = True,
+    settled: Mapping[str, str] | None = None,
 ) -> Placement:
     """The hosts of least cost, exactly, over the candidates of all operators taken together.
 
@@ -48,7 +49,11 @@ def choose(
     sizes = {operator: len(hosts) for operator, hosts in domains.items()}
     by_measurement = _terms(problem, domains, view, cache(view.rtt_ms))
     by_prediction = _terms(problem, domains, view, cache(view.predicted))
-    indices, _ = minimise(by_measurement, sizes)
+    if settled is None:
+        indices, _ = minimise(by_measurement, sizes)
+    else:
+        ids = {operator: [host.node_id for host in hosts] for operator, hosts in domains.items()}
+        indices = {operator: ids[operator].index(node_id) for operator, node_id in settled.items()}
     hosts = dict(problem.pinned) | {operator: domains[operator][index].node_id for operator, index in indices.items()}
     choices = []
     for operator in problem.unpinned:
@@ -136,7 +141,9 @@ def _explained(
     reason = f"with it on {chosen.name} the plan costs {chosen.measured_cost:.0f} bytes ({basis})"
     if runner_up is None:
         reason = f"{chosen.name} is the only host that takes operators"
-    elif runner_up.measured_cost <= chosen.measured_cost:
+    elif runner_up.measured_cost < chosen.measured_cost:
+        reason += f"; {runner_up.name} has no room for less"
+    elif runner_up.measured_cost == chosen.measured_cost:
         reason += f", and no less on {runner_up.name}"
     else:
         reason += f", on the runner-up {runner_up.name} {runner_up.measured_cost:.0f}"

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from sbon.coordinate import Coordinate
 from sbon.objectives import Host
+from sbon.placement.capacity import Resources
 from sbon.placement.problem import CostView
 from sbon.placement.questions import (
     FindHosts,
@@ -17,6 +18,7 @@ from sbon.placement.questions import (
     Question,
     SurveyHosts,
     TellKnownPaths,
+    TellRoom,
 )
 
 T = TypeVar("T")
@@ -29,6 +31,8 @@ class Knowledge:
         self.hosts: dict[str, Host] = {}
         #: Node id -> paths it had measured anyway.
         self.known_paths: dict[str, tuple[KnownPath, ...]] = {}
+        #: Node id -> what it has left, of those that were asked.
+        self.room: dict[str, Resources] = {}
         self._measured: dict[Pair, float] = {}
         self._before = before
         self.view = CostView(
@@ -43,6 +47,8 @@ class Knowledge:
             self.measured(answer)
         elif isinstance(question, TellKnownPaths):
             self.told(answer)
+        elif isinstance(question, TellRoom):
+            self.room.update(answer)
 
     def found(self, hosts: Iterable[Host]) -> None:
         for host in hosts:

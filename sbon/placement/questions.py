@@ -17,6 +17,7 @@ import msgspec
 from sbon.coordinate import Coordinate
 from sbon.network_usage import network_usage, placement_cost
 from sbon.objectives import Host, Objective
+from sbon.placement.capacity import Demand, Resources
 from sbon.placement.choice import Placement
 from sbon.placement.problem import CostView, PlacementProblem
 
@@ -73,6 +74,12 @@ class TellRoutes(msgspec.Struct, frozen=True):
     pairs: tuple[Pair, ...]
 
 
+class TellRoom(msgspec.Struct, frozen=True):
+    """What have these nodes left for operators? Answered by a mapping from those that answer to their resources."""
+
+    node_ids: tuple[str, ...]
+
+
 class SurveyHosts(msgspec.Struct, frozen=True):
     """Every host that is known where this is asked. Answered by a sequence of hosts."""
 
@@ -81,7 +88,7 @@ class SurveyAll(msgspec.Struct, frozen=True):
     """Every host and every round trip. Answered by a :class:`sbon.placement.optimum.Truth`."""
 
 
-Question = FindHosts | MeasurePaths | TellKnownPaths | TellRoutes | SurveyHosts | SurveyAll
+Question = FindHosts | MeasurePaths | TellKnownPaths | TellRoutes | TellRoom | SurveyHosts | SurveyAll
 #: A placement in the making.
 Course = Generator[Question, Any, Placement]
 
@@ -93,7 +100,8 @@ class Task:
     ``candidates``: how many hosts may be measured for each operator. ``keep``: hosts that are to be among them, by
     operator: where it runs now. ``tried``: hosts that need not be measured, by operator: they were, and are not
     better. No more is measured when the plan may be expected to gain less than ``least_gain``, a share of its cost.
-    ``rng`` is for strategies that draw.
+    ``demand``: what each operator takes of its host's processor and memory; without any, hosts have room for all.
+    ``room``: what some hosts are known to have left, by node id. ``rng`` is for strategies that draw.
     """
 
     problem: PlacementProblem
@@ -103,6 +111,8 @@ class Task:
     keep: Mapping[str, Host] = field(default_factory=dict)
     tried: Mapping[str, Collection[str]] = field(default_factory=dict)
     least_gain: float = 1e-6
+    demand: Mapping[str, Demand] = field(default_factory=dict)
+    room: Mapping[str, Resources] = field(default_factory=dict)
 
 
 class Strategy(Protocol):

@@ -51,7 +51,7 @@ def test_an_empty_emulation_table_switches_it_on(tmp_path: Path) -> None:
         ('[node]\nname = "a"\n', "node.listen is missing"),
         ("node = 3", "node: expected table, got int"),
         (NODE + "lod = 1\n", "node.lod is not a setting: node can have name, listen, advertise"),
-        (NODE + "[engin]\n", "engin is not a setting: the file can have node, overlay, trust, placement, failover"),
+        (NODE + "[engin]\n", "engin is not a setting: the file can have node, overlay, trust, capacity, placement"),
         (NODE + "[engine]\nmemory_mb = '1G'\n", "engine.memory_mb: expected int, got str"),
         (NODE + "[engine]\nmemory_mb = 1\n", "engine.memory_mb: expected int >= 384"),
         (NODE + "[overlay]\ndimensions = 99\n", "overlay.dimensions must be 1 to 8, not 99"),

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import trio
 
-from daemon.config import Config, EmulationConfig, EngineConfig, FailoverConfig, PlacementConfig
+from daemon.config import CapacityConfig, Config, EmulationConfig, EngineConfig, FailoverConfig, PlacementConfig
 from daemon.control_client import ControlClient
 from daemon.control_messages import (
     Cancel,
@@ -138,9 +138,12 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def running_cluster(
-    folder: Path, placement: PlacementConfig = STAY, failover: FailoverConfig = WAIT
+    folder: Path,
+    placement: PlacementConfig = STAY,
+    failover: FailoverConfig = WAIT,
+    capacity: Mapping[str, CapacityConfig] | None = None,
 ) -> AsyncIterator[Cluster]:
-    """hub is near both streams and on the way to sink."""
+    """hub is near both streams and on the way to sink. ``capacity`` is by node; without a limit if it is not there."""
     rtt_ms = {
         "sink": {"left": 40.0, "right": 40.0, "hub": 10.0},
         "left": {"sink": 40.0, "right": 4.0, "hub": 2.0},
@@ -155,6 +158,7 @@ async def running_cluster(
         configs[name] = msgspec.structs.replace(
             config,
             node=msgspec.structs.replace(config.node, accept_operators=name in ("sink", "hub")),
+            capacity=(capacity or {}).get(name, CapacityConfig()),
             placement=placement,
             failover=failover,
             engine=EngineConfig(start_timeout_s=30.0),

@@ -17,6 +17,7 @@ import numpy as np
 from daemon.simulation.latency import Matrix
 from sbon.coordinate import Coordinate
 from sbon.objectives import MOST_OPTIMISM, HasProperty, Host, LeastUsage, NearestTo, Objective
+from sbon.placement.capacity import Resources
 from sbon.placement.choice import Placement
 from sbon.placement.optimum import Truth
 from sbon.placement.path_model import Floats, Places
@@ -31,6 +32,7 @@ from sbon.placement.questions import (
     SurveyAll,
     SurveyHosts,
     TellKnownPaths,
+    TellRoom,
     TellRoutes,
 )
 
@@ -75,6 +77,8 @@ class Ground:
         self.node_ids = [host.node_id for host in hosts]
         self.index = {node_id: index for index, node_id in enumerate(self.node_ids)}
         self.rtt_ms = rtt_ms
+        #: What hosts have left, by node id; without a limit where nothing is said.
+        self.room: dict[str, Resources] = {}
         self._peers = peers
         self._route = route
         self.places = Places([host.coordinate for host in hosts])
@@ -119,7 +123,9 @@ class Ground:
             return {node_id: self.known(node_id) for node_id in question.node_ids}
         return self.answer_from_tables(question)
 
-    def answer_from_tables(self, question: TellRoutes | SurveyHosts | SurveyAll) -> Any:
+    def answer_from_tables(self, question: TellRoutes | TellRoom | SurveyHosts | SurveyAll) -> Any:
+        if isinstance(question, TellRoom):
+            return {node_id: self.room.get(node_id, Resources()) for node_id in question.node_ids}
         if isinstance(question, TellRoutes):
             return {pair: self._route_of(*pair) for pair in question.pairs}
         return self.hosts if isinstance(question, SurveyHosts) else self.truth

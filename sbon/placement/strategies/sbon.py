@@ -1,6 +1,8 @@
 """``sbon``: measure little, and that where it promises most.
 
-Full hosts are passed over, and looked past for others, as long as there is any that is not.
+Hosts that are busy are passed over, and looked past for others, as long as there is any that is not. So are full ones,
+which have no room for an operator: whoever is to be measured is asked first what it has left. If what was measured
+fits one by one, but not together, more hosts are measured.
 
 1. The overlay is searched for hosts of least *predicted usage* for each operator (minimising it beats being near
    a virtual point: DESIGN, Cost space), and the pinned ends tell which paths they have measured anyway.
@@ -9,7 +11,8 @@ Full hosts are passed over, and looked past for others, as long as there is any 
    far (*expected improvement*: J. Mockus, "On Bayesian Methods for Seeking the Extremum", 1974), all other operators
    being at their best. Each round makes the model better where it matters; after the first one the search is centred
    anew on what was measured.
-3. The choice is exact (:func:`sbon.placement.full_optimizer.choose`) among hosts that were measured.
+3. The choice is exact among hosts that were measured (:func:`sbon.placement.full_optimizer.choose`); where capacities
+   bind, by the mixed-integer program of :mod:`sbon.placement.capacitated`.
 """
 
 from __future__ import annotations
@@ -23,15 +26,26 @@ from numpy.typing import NDArray
 
 from sbon.coordinate import Coordinate
 from sbon.errors import UnavailableError
-from sbon.network_usage import load_cost
 from sbon.objectives import Host, NearestTo
 from sbon.placement.candidates import candidate_objective, virtual_places
-from sbon.placement.exact import Term, bounded, minimise, minimum_with
+from sbon.placement.capacity import Resources, fits, may_take
+from sbon.placement.choice import Placement
+from sbon.placement.exact import bounded, minimise
 from sbon.placement.full_optimizer import choose
 from sbon.placement.knowledge import Knowledge
-from sbon.placement.path_model import End, Field, PathModel, Places, fit
-from sbon.placement.problem import PlacementProblem
-from sbon.placement.questions import Course, FindHosts, KnownPath, MeasurePaths, Pair, Question, Task, TellKnownPaths
+from sbon.placement.optimum import Truth
+from sbon.placement.path_model import Field
+from sbon.placement.plan_model import PlanModel
+from sbon.placement.questions import (
+    Course,
+    FindHosts,
+    MeasurePaths,
+    Pair,
+    Question,
+    Task,
+    TellKnownPaths,
+    TellRoom,
+)
 from sbon.placement.relaxation import Point
 
 Floats = NDArray[np.float64]
@@ -45,6 +59,8 @@ FOUND_AGAIN = 16
 FULL_LOAD = 1.0
 #: Hosts are measured in about so many rounds.
 ROUNDS = 4
+#: Searches around hosts that are full, for one operator.
+MAX_FURTHER = 16
 
 #: A part of a course that returns nothing.
 _Steps = Generator[Question, Any, None]
@@ -62,27 +78,34 @@ class _Placing:
         self._task = task
         self._problem = task.problem
         self._knowledge = Knowledge(task.view)
+        self._knowledge.room.update(task.room)
+        #: So many hosts may be measured for each operator.
+        self._limit = task.candidates
         self._found: dict[str, dict[str, Host]] = {operator: {} for operator in self._problem.unpinned}
         #: Operator -> hosts measured for it, in that order.
         self._measured: dict[str, list[str]] = {operator: [] for operator in self._problem.unpinned}
+        self._searched_around: dict[str, set[str]] = {operator: set() for operator in self._problem.unpinned}
         self._field: Field | None = None
 
     def go(self) -> Course:
-        problem, knowledge = self._problem, self._knowledge
-        virtual = virtual_places(problem, knowledge.view)
+        virtual = virtual_places(self._problem, self._knowledge.view)
         yield from self._look(virtual)
         batch = -(-self._task.candidates // ROUNDS)
         first = True
-        while chosen := self._most_promising(batch):
-            yield from self._measure(chosen)
-            if first:
-                yield from self._look_again()
-                first = False
-        candidates = {
-            operator: [knowledge.hosts[node_id] for node_id in node_ids]
-            for operator, node_ids in self._measured.items()
-        }
-        return choose(problem, candidates, knowledge.view, virtual, explained=self._task.candidates, pooled=False)
+        while True:
+            yield from self._look_past_the_full()
+            chosen = self._most_promising(batch)
+            if chosen:
+                measured = yield from self._measure(chosen)
+                if first and measured:
+                    yield from self._look_again()
+                    first = False
+            elif (placement := self._choose(virtual)) is not None:
+                return placement
+            else:
+                self._limit += self._task.candidates
+                if not self._most_promising(batch):
+                    raise UnavailableError("no hosts that were found have room for all operators: cancel a query")
 
     # --- asking
 
@@ -123,6 +146,27 @@ class _Placing:
             place = self._knowledge.hosts[node_id].coordinate
             yield from self._find(operator, FindHosts(NearestTo(place, node_id), FOUND_AGAIN))
 
+    def _look_past_the_full(self) -> _Steps:
+        """Where nobody who was found has room for an operator: around those who were found, the first ones first."""
+        for operator, found in self._found.items():
+            searched = self._searched_around[operator]
+            while found and not any(self._has_room(operator, node_id) for node_id in found):
+                around = [host for node_id, host in found.items() if node_id not in searched]
+                if not around or len(searched) >= MAX_FURTHER:
+                    raise UnavailableError(
+                        f"none of {len(found)} hosts has room for {operator}: cancel a query, or add hosts"
+                    )
+                searched.add(around[0].node_id)
+                yield from self._find(operator, FindHosts(NearestTo(around[0].coordinate), FOUND))
+
+    def _has_room(self, operator: str, node_id: str) -> bool:
+        """As far as is known. Where it runs now, it has room."""
+        keep = self._task.keep.get(operator)
+        room = self._knowledge.room.get(node_id)
+        if room is None or (keep is not None and keep.node_id == node_id):
+            return True
+        return may_take(self._problem, operator, node_id, self._task.demand, room)
+
     def _find(self, operator: str, question: FindHosts) -> _Steps:
         self._take(operator, (yield question))
 
@@ -132,9 +176,21 @@ class _Placing:
         for host in usable:
             self._found[operator][host.node_id] = host
 
-    def _measure(self, chosen: Mapping[str, Sequence[str]]) -> _Steps:
-        """All links of the chosen hosts, as far as they are not known, to pinned ends and to measured neighbours."""
+    def _measure(self, chosen: Mapping[str, Sequence[str]]) -> Generator[Question, Any, bool]:
+        """All links of the chosen hosts, as far as they are not known, to pinned ends and to measured neighbours.
+
+        Those that are found to be full are not measured; whether any was.
+        """
         problem, view = self._problem, self._knowledge.view
+        if self._task.demand:
+            unknown = {node_id for node_ids in chosen.values() for node_id in node_ids} - self._knowledge.room.keys()
+            self._knowledge.room.update((yield TellRoom(tuple(sorted(unknown)))) if unknown else {})
+            chosen = {
+                operator: [node_id for node_id in node_ids if self._has_room(operator, node_id)]
+                for operator, node_ids in chosen.items()
+            }
+            if not any(chosen.values()):
+                return False
         for operator, node_ids in chosen.items():
             self._measured[operator] += node_ids
         pairs: dict[Pair, None] = {}
@@ -147,19 +203,19 @@ class _Placing:
                             pairs[node_id, other] = None
         candidates = tuple((operator, node_id) for operator, node_ids in chosen.items() for node_id in node_ids)
         self._knowledge.measured((yield MeasurePaths(tuple(pairs), candidates)))
+        return True
 
     # --- thinking
 
     def _most_promising(self, batch: int) -> dict[str, list[str]]:
         """Operator -> hosts to be measured next; empty when enough is known."""
-        left = {
-            operator: min(batch, self._task.candidates - len(node_ids)) for operator, node_ids in self._measured.items()
-        }
+        left = {operator: min(batch, self._limit - len(node_ids)) for operator, node_ids in self._measured.items()}
         if not any(left.values()):
             return {}
-        model = _Model(self._problem, self._knowledge, self._domains(), self._field)
+        model = PlanModel(self._problem, self._knowledge, self._domains(), self._field)
         self._field = model.field  # what the ends know says most about it; no need to fit it again
-        best = self._best_measured()[1]
+        # Where what was measured does not fit, it is nothing to improve on.
+        best = self._best_measured()[1] if self._limit == self._task.candidates else math.inf
         chosen: dict[str, list[str]] = {}
         for operator, count in left.items():
             keep = self._task.keep.get(operator)
@@ -167,7 +223,7 @@ class _Placing:
             ranked = model.ranked(operator, best, known, self._task.least_gain)
             if not self._measured[operator] and keep is not None and keep.accepts_operators:
                 ranked = [keep.node_id, *(node_id for node_id in ranked if node_id != keep.node_id)]
-            if ranked and count:
+            if ranked and count > 0:
                 chosen[operator] = ranked[:count]
         return chosen
 
@@ -178,17 +234,59 @@ class _Placing:
             pool = dict(own)
             for others in self._found.values():
                 pool.update(others)
-            if not pool:
+            free = [host for host in pool.values() if self._has_room(operator, host.node_id)]
+            if not free:
                 raise UnavailableError(
                     f"no known host takes {operator}: set accept_operators = true on at least one node that is up"
                 )
-            least = min(host.load for host in pool.values())
-            domains[operator] = [host for host in pool.values() if host.load < least + FULL_LOAD]
+            least = min(host.load for host in free)
+            domains[operator] = [host for host in free if host.load < least + FULL_LOAD]
         scopes = [
             tuple(end for end in (link.source, link.target) if end not in self._problem.pinned)
             for link in self._problem.links
         ]
         return bounded(domains, scopes)
+
+    def _choose(self, virtual: Mapping[str, Point]) -> Placement | None:
+        """Among what was measured; None if none of it has room for all together."""
+        problem, task, view = self._problem, self._task, self._knowledge.view
+        candidates = {
+            operator: [self._knowledge.hosts[node_id] for node_id in node_ids]
+            for operator, node_ids in self._measured.items()
+        }
+        placement = choose(problem, candidates, view, virtual, explained=task.candidates, pooled=False)
+        kept = {host.node_id for host in task.keep.values()}
+        room = {node_id: left for node_id, left in self._knowledge.room.items() if node_id not in kept}
+        if not task.demand or fits(problem, placement.hosts, task.demand, room):
+            return placement
+        settled = self._settled(candidates, room)
+        if settled is None:
+            return None
+        for operator, node_id in settled.items():
+            candidates[operator].append(self._knowledge.hosts[node_id])  # it may be one of another operator's
+        return choose(problem, candidates, view, virtual, explained=task.candidates, pooled=False, settled=settled)
+
+    def _settled(
+        self, candidates: Mapping[str, Sequence[Host]], room: Mapping[str, Resources]
+    ) -> dict[str, str] | None:
+        """The best hosts among the candidates of all operators that have room for all together, if there are any."""
+        from sbon.placement.capacitated import capacitated_optimum
+
+        problem, view = self._problem, self._knowledge.view
+        pool = {host.node_id: host for hosts in candidates.values() for host in hosts}
+        node_ids = list(dict.fromkeys((*pool, *problem.pinned.values())))
+        rtt_ms = np.array([[0.0 if a == b else view.rtt_ms(a, b) for b in node_ids] for a in node_ids])
+        truth = Truth.of(
+            node_ids,
+            (rtt_ms + rtt_ms.T) / 2.0,
+            takes=np.array([node_id in pool for node_id in node_ids]),
+            load_ms=np.array([view.load_ms(node_id) for node_id in node_ids]),
+        )
+        try:
+            best = capacitated_optimum(problem, truth, self._task.demand, room)
+        except UnavailableError:
+            return None
+        return {operator: best.hosts[operator] for operator in problem.unpinned}
 
     def _best_measured(self) -> tuple[dict[str, str], float]:
         """The best placement on measured hosts, and its cost; infinite as long as an operator has none."""
@@ -198,108 +296,6 @@ class _Placing:
             operator: [self._knowledge.hosts[node_id] for node_id in node_ids]
             for operator, node_ids in self._measured.items()
         }
-        model = _Model(self._problem, self._knowledge, hosts, Field())  # all is measured: no field matters
+        model = PlanModel(self._problem, self._knowledge, hosts, Field())  # all is measured: no field matters
         indices, cost = minimise(model.terms, model.sizes)
         return {operator: hosts[operator][index].node_id for operator, index in indices.items()}, cost
-
-
-class _Model:
-    """The plan's expected cost over given hosts, as terms for :mod:`sbon.placement.exact`, and how sure it is."""
-
-    def __init__(
-        self,
-        problem: PlacementProblem,
-        knowledge: Knowledge,
-        domains: Mapping[str, Sequence[Host]],
-        field: Field | None = None,
-    ) -> None:
-        self._problem = problem
-        self._knowledge = knowledge
-        self.ids = {operator: [host.node_id for host in hosts] for operator, hosts in domains.items()}
-        self.sizes = {operator: len(hosts) for operator, hosts in domains.items()}
-        self._places = {operator: Places([host.coordinate for host in hosts]) for operator, hosts in domains.items()}
-        self._variance = {operator: np.zeros(size) for operator, size in self.sizes.items()}
-        #: Operator -> other unpinned operator -> variance of the cost of the links between, by host of each.
-        self._between: dict[str, list[tuple[str, Floats]]] = {operator: [] for operator in domains}
-        self.terms: list[Term] = []
-        for operator in domains:
-            self._add_load(operator)
-        ends = {end: self._end(end) for end in sorted(set(problem.pinned.values()))}
-        self.field = field or fit(list(ends.values()))
-        models: dict[str, PathModel] = {}
-        for link in problem.links:
-            scope = tuple(end for end in (link.source, link.target) if end not in problem.pinned)
-            bytes_per_ms = link.rate_bytes_per_s / 2000.0
-            if len(scope) == 2:
-                self._add_free_link(link.source, link.target, bytes_per_ms)
-            elif len(scope) == 1:
-                end = problem.pinned[link.target if scope[0] == link.source else link.source]
-                if end not in models:
-                    models[end] = PathModel(ends[end], self.field)
-                self._add_pinned_link(scope[0], end, models[end], bytes_per_ms)
-
-    def _add_load(self, operator: str) -> None:
-        view, rate = self._knowledge.view, self._problem.input_rate_bytes_per_s(operator)
-        costs = np.array([load_cost(rate, view.load_ms(node_id)) for node_id in self.ids[operator]])
-        self.terms.append(Term((operator,), costs))
-
-    def _end(self, end: str) -> End:
-        """All that is known of paths to ``end``."""
-        knowledge = self._knowledge
-        paths = {path.node_id: path for path in knowledge.known_paths.get(end, ()) if path.node_id != end}
-        for node_id in dict.fromkeys(node_id for node_ids in self.ids.values() for node_id in node_ids):
-            rtt_ms = knowledge.view.measured(node_id, end)
-            if rtt_ms is not None and node_id != end:
-                paths[node_id] = KnownPath(node_id, knowledge.view.coordinate_of(node_id), rtt_ms)
-        return End(knowledge.view.coordinate_of(end), list(paths.values()))
-
-    def _add_pinned_link(self, operator: str, end: str, model: PathModel, bytes_per_ms: float) -> None:
-        mean_ms, deviation_ms = model.estimate(self.ids[operator], self._places[operator])
-        for index, node_id in enumerate(self.ids[operator]):
-            if node_id == end:
-                mean_ms[index] = deviation_ms[index] = 0.0
-        self.terms.append(Term((operator,), bytes_per_ms * mean_ms))
-        self._variance[operator] += (bytes_per_ms * deviation_ms) ** 2
-
-    def _add_free_link(self, a: str, b: str, bytes_per_ms: float) -> None:
-        mean_ms = self._places[a].rtt_ms(self._places[b])
-        deviation_ms = self.field.spread_ms(mean_ms, self._places[a], self._places[b])
-        rows, columns = ({node_id: index for index, node_id in enumerate(self.ids[one])} for one in (a, b))
-        for node_id, row in rows.items():
-            column = columns.get(node_id)
-            if column is not None:
-                mean_ms[row, column] = deviation_ms[row, column] = 0.0
-        for row, column, rtt_ms in self._knowledge.measured_between(rows, columns):
-            mean_ms[row, column], deviation_ms[row, column] = rtt_ms, 0.0
-        self.terms.append(Term((a, b), bytes_per_ms * mean_ms))
-        variance = (bytes_per_ms * deviation_ms) ** 2
-        self._between[a].append((b, variance))
-        self._between[b].append((a, variance.T))
-
-    def ranked(self, operator: str, best: float, measured: set[str], least_gain: float) -> list[str]:
-        """The hosts not measured yet by what the plan may be expected to gain, those of no hope left out: a gain of
-        less than the share ``least_gain``.
-
-        Before anything was measured (``best`` is infinite) by expected cost.
-        """
-        costs = minimum_with(operator, self.terms, self.sizes)
-        ids = self.ids[operator]
-        if best == math.inf:
-            return [ids[index] for index in np.argsort(costs, kind="stable") if ids[index] not in measured]
-        choice, _ = minimise(self.terms, self.sizes)
-        variance = self._variance[operator].copy()
-        for other, between in self._between[operator]:
-            variance += between[:, choice[other]]
-        gain = _expected_improvement(best - costs, np.sqrt(variance))
-        order = np.argsort(-gain, kind="stable")
-        return [ids[index] for index in order if ids[index] not in measured and gain[index] > least_gain * best]
-
-
-def _expected_improvement(margin: Floats, deviation: Floats) -> Floats:
-    """E[max(0, margin + deviation * N(0, 1))]."""
-    safe = np.maximum(deviation, 1e-12)
-    z = np.clip(margin / safe, -30.0, 30.0)
-    density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-    share = 0.5 * (1.0 + np.array([math.erf(x / math.sqrt(2.0)) for x in z]))
-    gain: Floats = np.where(deviation > 1e-12, margin * share + safe * density, np.maximum(margin, 0.0))
-    return gain
