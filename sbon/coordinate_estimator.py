@@ -100,6 +100,8 @@ MAX_FORGETTING = 0.03
 #: The running median of relative errors moves by this factor with each sample.
 ERROR_STEP = 1.05
 MIN_ERROR = 0.02
+#: A place that was found is one, however bad: MAX_ERROR is for nodes that have none.
+WORST_ERROR = 0.95
 #: One sample moves the place by no more than its own round trip, and one probe, with all that is taken again with it,
 #: changes predictions by no more than this (N12).
 MAX_STEP_MS = 100.0
@@ -275,7 +277,7 @@ class CoordinateEstimator:
         )
         relative_error = min(MAX_ERROR, abs(residual_ms) / scale_ms)
         if relative_error > self._error:
-            self._error = min(MAX_ERROR, self._error * ERROR_STEP)
+            self._error = min(WORST_ERROR, self._error * ERROR_STEP)
         else:
             self._error = max(MIN_ERROR, self._error / ERROR_STEP)
 

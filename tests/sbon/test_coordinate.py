@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sbon.coordinate import (
     MAX_DIMENSIONS,
+    MAX_ERROR,
     MAX_RTT_MS,
     MIN_HEIGHT_MS,
     Coordinate,
@@ -167,6 +168,16 @@ def test_two_nodes_in_one_place_part() -> None:
         a.update(50.0, b.coordinate, rng)
         b.update(50.0, a.coordinate, rng)
     assert a.coordinate.rtt_ms(b.coordinate) == pytest.approx(50.0, rel=0.05)
+
+
+def test_a_place_is_one_however_badly_its_samples_fit() -> None:
+    """As between processes that wait for a busy processor: nobody is to be left out of searches for that."""
+    rng = random.Random(1)
+    state, other = CoordinateEstimator(3), Coordinate((1.0, 0.0, 0.0), 1.0, 0.5)
+    assert state.coordinate.error == MAX_ERROR
+    for _ in range(100):
+        state.update(10 ** rng.uniform(-1, 3), other, rng)
+        assert state.coordinate.error < MAX_ERROR
 
 
 def test_without_height_there_is_none() -> None:
