@@ -1,0 +1,19 @@
+"""Tests run in two processes (bootstrap.py test): those on real sockets and clocks one by one, all in one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+#: They wait more than they compute, and would disturb each other: ports, Spark, the lab's namespaces.
+REAL = [HERE / name for name in ("daemon", "end_to_end", "lab", "spark_bridge")]
+#: Virtual time, and processor time only.
+SIMULATED = HERE / "daemon" / "simulation"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in REAL) and not item.path.is_relative_to(SIMULATED):
+            item.add_marker(pytest.mark.xdist_group("real"))
