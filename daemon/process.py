@@ -248,10 +248,10 @@ class Daemon:
             await self.shell.join(address)
 
 
-async def run_until_signal(config: Config) -> None:
+async def run_until_signal(config: Config, engine_command: Sequence[str] = ENGINE_COMMAND) -> None:
     """Run a daemon until SIGTERM or SIGINT. Raises SbonError, perhaps in a group, if it cannot start."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        daemon = Daemon(config)
+        daemon = Daemon(config, engine_command=engine_command)
         async with trio.open_nursery() as nursery:
             await nursery.start(daemon.run)
             async for number in signals:

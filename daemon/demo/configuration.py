@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -45,6 +45,11 @@ def configuration(site: Site, scenario: Scenario, placement: Mapping[str, float]
         *(("[[stream]]", msgspec.to_builtins(stream)) for stream in site.streams),
         *(("[[sink]]", msgspec.to_builtins(sink)) for sink in site.sinks),
     ]
+    return toml(tables)
+
+
+def toml(tables: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    """A configuration of (heading, table) pairs."""
     lines = []
     for heading, table in tables:
         lines += [heading, *(f"{key} = {toml_value(value)}" for key, value in table.items()), ""]

@@ -45,7 +45,7 @@ def in_labs(labs: int, settings: Mapping[str, float], seconds: float) -> list[li
         for step in range(1, 7):
             time.sleep(max(0.0, started_s + seconds * step / 6 - time.monotonic()))
             for area, medians in zip(areas, course, strict=True):
-                medians.append(statistics.median(area.relative_errors()))
+                medians.append(statistics.median(area.relative_errors(rtt_ms)))
         return course
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -18,9 +19,10 @@ import trio
 
 from daemon.control_messages import Done, Join, MakeToken, NodeInfo, Nodes, NodesReply, RequestFor, TokenReply
 from daemon.demo.asking import ask
-from daemon.demo.configuration import toml_value
+from daemon.demo.configuration import toml
 from daemon.demo.processes import tail
 from sbon.errors import SbonError
+from sbon.streams import SinkSpec, StreamSpec
 from tests.lab.lab import Host, Lab
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -105,7 +107,7 @@ class WideArea:
     def others(self, node: Node) -> list[Node]:
         return [other for other in self.nodes if other is not node]
 
-    def relative_errors(self) -> list[float]:
+    def relative_errors(self, truth_ms: Sequence[Sequence[float]]) -> list[float]:
         """|predicted - true| / true of every pair, predicted from what both ends tell a third node of themselves."""
         views = [node.nodes() for node in self.nodes[:3]]
         errors = []
@@ -113,9 +115,18 @@ class WideArea:
             view = next(views[k] for k in range(3) if k not in (i, j))
             a, b = (view.get(self.nodes[at].name) for at in (i, j))
             if a is not None and b is not None:
-                true_ms = (self.rtt_ms[i][j] + self.rtt_ms[j][i]) / 2
+                true_ms = (truth_ms[i][j] + truth_ms[j][i]) / 2
                 errors.append(abs(a.coordinate.rtt_ms(b.coordinate) - true_ms) / true_ms)
         return errors
+
+    def measured_ms(self) -> list[list[float]]:
+        """What each node measured to each other one: the matrix, and what the machine adds. NaN where nothing was."""
+        measured = []
+        for node in self.nodes:
+            view = node.nodes()
+            found = [view[other.name].measured_rtt_ms if other.name in view else None for other in self.nodes]
+            measured.append([math.nan if rtt_ms is None else rtt_ms for rtt_ms in found])
+        return measured
 
 
 def see(nodes: Iterable[Node], names: set[str]) -> bool:
@@ -125,16 +136,22 @@ def see(nodes: Iterable[Node], names: set[str]) -> bool:
 
 @contextmanager
 def running(
-    lab: Lab, names: Sequence[str], rtt_ms: Sequence[Sequence[float]], folder: Path, overlay: Mapping[str, float]
+    lab: Lab,
+    names: Sequence[str],
+    rtt_ms: Sequence[Sequence[float]],
+    folder: Path,
+    overlay: Mapping[str, float],
+    declared: Mapping[str, Sequence[StreamSpec | SinkSpec]] | None = None,
 ) -> Iterator[WideArea]:
     """A daemon on every host, all members of a cluster whose authority is the first, and joined by way of it.
 
-    ``overlay`` is the table of that name in their configuration.
+    Their engines are fake ones. ``overlay`` is the table of that name in their configuration, ``declared`` the streams
+    and sinks of nodes, by their names.
     """
     area = WideArea(lab, rtt_ms)
     for name, host in zip(names, lab.hosts, strict=True):
         node = Node(name, host, folder / str(host.index))
-        _configure(node, overlay)
+        _configure(node, overlay, (declared or {}).get(name, ()))
         area.nodes.append(node)
     first, *others = area.nodes
     first.sbon("init", "--config", str(first.configuration))
@@ -157,7 +174,7 @@ async def _join_all(first: Node, others: Sequence[Node]) -> None:
             nursery.start_soon(join, node)
 
 
-def _configure(node: Node, overlay: Mapping[str, float]) -> None:
+def _configure(node: Node, overlay: Mapping[str, float], declared: Iterable[StreamSpec | SinkSpec]) -> None:
     node.folder.mkdir()
     settings = {
         "name": node.name,
@@ -166,12 +183,13 @@ def _configure(node: Node, overlay: Mapping[str, float]) -> None:
         "socket": str(node.socket),
         "load": 0.0,
     }
-    lines = ["[node]", *(f"{key} = {toml_value(value)}" for key, value in settings.items())]
-    lines += ["[overlay]", *(f"{key} = {toml_value(value)}" for key, value in overlay.items())]
-    node.configuration.write_text("\n".join(lines), encoding="utf-8")
+    specs = (
+        ("[[stream]]" if isinstance(spec, StreamSpec) else "[[sink]]", msgspec.to_builtins(spec)) for spec in declared
+    )
+    node.configuration.write_text(toml([("[node]", settings), ("[overlay]", overlay), *specs]), encoding="utf-8")
 
 
 def _start(lab: Lab, node: Node) -> None:
     with node.log.open("ab") as log:
-        command = [sys.executable, "-m", "daemon", "run", "--config", str(node.configuration)]
+        command = [sys.executable, "-m", "tests.daemon.run_with_fake_engine", str(node.configuration)]
         node.process = lab.run(node.host, command, stdout=log, stderr=subprocess.STDOUT)
