@@ -24,8 +24,9 @@ from sbon.placement.problem import CostView
 from sbon.placement.questions import Known, KnownPath, MeasurePaths, Question
 from sbon.update_filter import UpdateFilter
 
-#: Samples that a node takes for its coordinate between two looks of the local optimizers.
-SAMPLES_BETWEEN_LOOKS = 10
+#: A node takes a sample for its coordinate this often. (A daemon does so each second. Coordinates that have settled
+#: hardly notice, and nearly all of the time would go into them.)
+SAMPLE_EVERY_S = 20.0
 #: Pings with which a candidate measures a path that it has not measured lately.
 PINGS = 5
 #: A changed route takes longer by a factor drawn from here, on paths to this share of the others.
@@ -36,9 +37,11 @@ DETOUR_SHARE = 0.5
 class ChangingGround(Ground):
     """Hosts are in the order of the matrix."""
 
-    def __init__(self, rtt_ms: Matrix, config: OverlayConfig, seed: int, jitter: float) -> None:
-        """``rtt_ms``: what is true at first. ``jitter``: a sample is longer by an exponential of this mean share."""
+    def __init__(self, rtt_ms: Matrix, config: OverlayConfig, seed: int, jitter: float, look_s: float) -> None:
+        """``rtt_ms``: what is true at first. ``jitter``: a sample is longer by an exponential of this mean share.
+        ``look_s``: how long it lives each time."""
         self._jitter = jitter
+        self._samples_each = max(1, round(look_s / SAMPLE_EVERY_S))
         self._rng = random.Random(f"{seed}/samples")
         self._filters: dict[tuple[int, int], PercentileFilter] = {}
         self._rows = rtt_ms.tolist()
@@ -56,7 +59,7 @@ class ChangingGround(Ground):
 
     def live(self) -> None:
         """Some samples for each node, and the coordinates that follow."""
-        for _ in range(SAMPLES_BETWEEN_LOOKS):
+        for _ in range(self._samples_each):
             self._embedder.sample_each(self._sampled_ms)
         self._own = [
             replace(host, coordinate=place.take(estimator.coordinate, is_settling=estimator.is_settling))

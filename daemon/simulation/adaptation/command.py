@@ -77,7 +77,7 @@ def simulate(arguments: argparse.Namespace, config: OverlayConfig) -> int:
         probe_interval_s=config.probe_interval_s,
     )
     matrices = [from_slice(slices[index : index + 1]) for index in range(len(slices))]
-    ground = ChangingGround(matrices[0], config, setting.seed, arguments.jitter)
+    ground = ChangingGround(matrices[0], config, setting.seed, arguments.jitter, setting.look_s)
     with progress("simulating") as shown:
         run = Run(setting, ground, _truth(matrices, setting, arguments.route_changes))
         run.go(lambda done, total: shown.show(done, total, "queries run"))

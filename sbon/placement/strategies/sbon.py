@@ -228,12 +228,12 @@ class _Placing:
         return chosen
 
     def _domains(self) -> dict[str, list[Host]]:
-        """Each operator's own hosts first, then those of the others: any two may share one."""
+        """Each operator's own hosts first, then those of its neighbours: any two may share one."""
         domains: dict[str, list[Host]] = {}
         for operator, own in self._found.items():
             pool = dict(own)
-            for others in self._found.values():
-                pool.update(others)
+            for neighbour, _ in self._problem.neighbours(operator):
+                pool.update(self._found.get(neighbour, {}))
             free = [host for host in pool.values() if self._has_room(operator, host.node_id)]
             if not free:
                 raise UnavailableError(
