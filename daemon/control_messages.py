@@ -197,14 +197,55 @@ class OperatorExplanation(msgspec.Struct, frozen=True):
     runner_up_cost: float | None = None
 
 
+class StreamInfo(msgspec.Struct, frozen=True):
+    """Something that a query can read, or write to, and the ``node`` that has it.
+
+    ``kind``: stream, sink, or derived: the output of a running fragment of ``query_id``, called after it; ``computes``
+    says of what. ``schema`` is a Spark DDL string of a stream, and the columns' names of what is derived. Rates are
+    declared for a stream, and measured for what is derived.
+    """
+
+    name: str
+    kind: str
+    node: str
+    schema: str = ""
+    event_time: str | None = None
+    rate_bytes_per_s: float | None = None
+    query_id: str | None = None
+    computes: str | None = None
+
+
+class StreamsReply(msgspec.Struct, frozen=True):
+    """``silent``: names of nodes that were asked and did not answer."""
+
+    streams: tuple[StreamInfo, ...]
+    silent: tuple[str, ...] = ()
+
+
+class Reuse(msgspec.Struct, frozen=True):
+    """A fragment of one query that another one reads. ``from_ms``: rows of event times from there on, in ms since the
+    epoch; None for all rows. ``node`` is where the fragment runs, of a reader where that does."""
+
+    fragment_id: str
+    query_id: str
+    node: str | None
+    computes: str | None = None
+    from_ms: int | None = None
+
+
 class Explanation(msgspec.Struct, frozen=True):
-    """Usages are in bytes in transit, without load: of this placement, and of everything at the consumer."""
+    """Usages are in bytes in transit, without load: of this placement, and of everything at the consumer.
+
+    ``reused`` are fragments of other queries that it reads, ``readers`` the queries that read fragments of this one.
+    """
 
     query_id: str
     sql: str
     operators: tuple[OperatorExplanation, ...]
     network_usage: float | None = None
     network_usage_at_consumer: float | None = None
+    reused: tuple[Reuse, ...] = ()
+    readers: tuple[Reuse, ...] = ()
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -303,6 +344,10 @@ class Submit(RequestFor[SubmitReply], frozen=True):
     sql: str
 
 
+class Streams(RequestFor[StreamsReply], frozen=True):
+    """What queries can name, and what running operators put out."""
+
+
 class Queries(RequestFor[QueriesReply], frozen=True):
     """The queries of all nodes that can be reached."""
 
@@ -348,6 +393,7 @@ Request = (
     | Renew
     | Revoke
     | Submit
+    | Streams
     | Queries
     | Operators
     | Explain

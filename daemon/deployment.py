@@ -7,29 +7,31 @@ import math
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
 from daemon import query_record
-from daemon.config import Config
+from daemon.catalog import CatalogService, Known
 from daemon.engine_news import START_TIMEOUT_S
 from daemon.events import Events
-from daemon.join_planning import JoinPlanning
+from daemon.join_planning import JoinPlanning, Planned
 from daemon.keeper import Keeper
 from daemon.peers import Peers
 from daemon.query_messages import (
-    Describe,
-    Description,
     Hosted,
     HostFragment,
     PrepareEngine,
     QueryStatus,
+    Reader,
+    Reused,
     SubmitQuery,
     Submitted,
 )
 from daemon.requests import Done
 from daemon.reserving import Reserving
+from daemon.subscribing import Subscriptions
+from sbon.engine_messages import cursor_name
 from sbon.errors import QueryError, SbonError
 from sbon.fragment import FragmentSpec
 from sbon.network_usage import Link
@@ -47,27 +49,33 @@ KEEPERS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What can be named in a query now. ``twice`` are names that several nodes claim, ``silent`` who did not answer."""
+class _Subscribed:
+    """A plan, and what others have promised to keep for it."""
 
-    catalog: Catalog
-    twice: dict[str, str]
-    silent: tuple[str, ...]
+    plan: QueryPlan
+    reused: tuple[Reused, ...] = ()
 
 
 class Deployment:
     """Submits queries from here, and deploys those whose sinks are here."""
 
     def __init__(
-        self, peers: Peers, keeper: Keeper, planning: JoinPlanning, reserving: Reserving, config: Config, events: Events
+        self,
+        peers: Peers,
+        keeper: Keeper,
+        catalog: CatalogService,
+        planning: JoinPlanning,
+        reserving: Reserving,
+        subscriptions: Subscriptions,
+        events: Events,
     ) -> None:
         self._peers = peers
         self._keeper = keeper
+        self._catalog = catalog
         self._planning = planning
         self._reserving = reserving
-        self._config = config
+        self._subscriptions = subscriptions
         self._events = events
-        peers.handle(Describe, self._describe)
         peers.handle(SubmitQuery, self._deploy_for)
 
     async def submit(self, sql: str) -> str:
@@ -76,48 +84,84 @@ class Deployment:
         Raises QueryError for a query that cannot be planned, SbonError for one that cannot be deployed; then nothing of
         it is left.
         """
-        known = await self._gather_catalog()
+        known = await self._catalog.gather()
         try:
             plan = await _plan(sql, "q", known.catalog)
         except QueryError as error:
-            raise _mention_silent(error, known) from None
+            raise known.mention_silent(error) from None
         owner = plan.owners[plan.fragments[-1].fragment_id]
         return (await self._peers.ask(owner, SubmitQuery(sql), Submitted, DEPLOY_TIMEOUT_S)).query_id
-
-    # --- catalog
-
-    async def _describe(self, _message: Describe, _sender: str) -> Description:
-        return Description(self._config.stream, self._config.sink)
-
-    async def _gather_catalog(self) -> _Known:
-        gathered = await self._peers.gather(Describe(), Description)
-        owners: dict[str, str] = {}
-        twice: dict[str, str] = {}
-        streams, sinks = {}, {}
-        for node_id, description in gathered.answers.items():
-            streams.update({stream.name: (stream, node_id) for stream in description.streams})
-            sinks.update({sink.name: (sink, node_id) for sink in description.sinks})
-            for name in [spec.name.lower() for spec in (*description.streams, *description.sinks)]:
-                first = owners.setdefault(name, node_id)
-                if first != node_id:
-                    twice[name] = f"{self._peers.name(first)} and {self._peers.name(node_id)}"
-        return _Known(Catalog(streams, sinks), twice, gathered.silent)
 
     # --- deploying here
 
     async def _deploy_for(self, message: SubmitQuery, _sender: str) -> Submitted:
-        known = await self._gather_catalog()
+        known = await self._catalog.gather()
         query_id = f"q{secrets.token_hex(4)}"
         try:
-            plan = await self._planning.plan(message.sql, query_id, known.catalog)
+            planned = await self._planning.plan(message.sql, query_id, known)
+            known.refuse_ambiguous(planned.plan)
+            keepers = self._choose_keepers(planned.plan)
+            subscribed = await self._subscribe(planned, query_id, keepers, known)
         except QueryError as error:
-            raise _mention_silent(error, known) from None
-        _refuse_ambiguous(plan, known)
-        chosen, taken = await self._place(plan)
-        hosts = chosen.hosts
-        keepers = self._choose_keepers(plan)
+            raise known.mention_silent(error) from None
+        if subscribed is None:  # what it wanted to read is not to be had
+            without = replace(known, derived={})
+            subscribed = _Subscribed((await self._planning.plan(message.sql, query_id, without)).plan)
+        await self._activate(subscribed, keepers)
+        return Submitted(query_id)
+
+    async def _subscribe(
+        self, planned: Planned, query_id: str, keepers: tuple[str, ...], known: Known
+    ) -> _Subscribed | None:
+        """Subscribe to all that the plan reads of others, and cut it for where that begins; None if it cannot be.
+
+        A subscription that is not used in the end runs out.
+        """
+        if not planned.reused:
+            return _Subscribed(planned.plan)
+        reused: dict[str, Reused] = {}
+        try:
+            for fragment_id in planned.reused:
+                offered, _ = known.derived[fragment_id]
+                for met in offered.records:
+                    self._peers.meet(met)
+                reader = Reader(fragment_id, offered.query_id, offered.keepers)
+                cursors = tuple(
+                    cursor_name(spec.fragment_id, port.name)
+                    for spec in planned.plan.fragments
+                    for port in spec.ports
+                    if fragment_id in port.producers
+                )
+                granted = await self._subscriptions.subscribe(reader, cursors, query_id, keepers)
+                start = max(granted.starts.values(), key=lambda start: start.first_batch)
+                reused[fragment_id] = Reused(
+                    offered.query_id,
+                    offered.keepers,
+                    offered.computes.text,
+                    granted.output_schema,
+                    granted.location,
+                    start,
+                )
+            starts = {fragment_id: each.start for fragment_id, each in reused.items()}
+            plan = await trio.to_thread.run_sync(planned.cut, starts)
+        except SbonError as error:
+            self._events.publish("reuse-refused", query=query_id, error=str(error))
+            return None
+        return _Subscribed(plan, tuple(reused.values()))
+
+    async def _activate(self, subscribed: _Subscribed, keepers: tuple[str, ...]) -> None:
+        """Place and start all fragments, or none."""
+        plan, query_id = subscribed.plan, subscribed.plan.query_id
+        chosen, taken = await self._place(subscribed)
+        hosts = {spec.fragment_id: chosen.hosts[spec.fragment_id] for spec in plan.fragments}
         record = query_record.new_record(
-            plan, hosts, chosen.choices, keepers=keepers, submitted_at_s=time.time(), taken=taken
+            plan,
+            hosts,
+            chosen.choices,
+            keepers=keepers,
+            submitted_at_s=time.time(),
+            taken=taken,
+            reused=subscribed.reused,
         )
         placement = {fragment_id: self._peers.name(node_id) for fragment_id, node_id in hosts.items()}
         self._events.publish("query-placed", query=query_id, placement=placement)
@@ -131,7 +175,6 @@ class Deployment:
             if isinstance(error, SbonError):
                 self._events.publish("query-failed", query=query_id, error=str(error))
             raise
-        return Submitted(query_id)
 
     def _choose_keepers(self, plan: QueryPlan) -> tuple[str, ...]:
         """This node and two more, the owners of the query's streams first: without them there is nothing to keep.
@@ -146,12 +189,16 @@ class Deployment:
         others = [*owners, *near][: KEEPERS - 1]
         return (self._peers.node_id, *others) if len(others) == KEEPERS - 1 else (self._peers.node_id,)
 
-    async def _place(self, plan: QueryPlan) -> tuple[Placement, dict[str, Demand]]:
-        """Hosts of all fragments, and why; and what each fragment takes there, which is reserved."""
+    async def _place(self, subscribed: _Subscribed) -> tuple[Placement, dict[str, Demand]]:
+        """Hosts of all fragments, and why; and what each fragment takes there, which is reserved.
+
+        What is read of other queries is where it is, and takes some more of the bandwidth there.
+        """
+        plan = subscribed.plan
         links = tuple(Link(source, target, rate) for source, target, rate in plan.links)
-        problem = PlacementProblem(links, plan.owners)
-        reserved = await self._reserving.place(plan.query_id, problem)
-        return reserved.placement, reserved.taken
+        running = {each.fragment_id: each.location.node_id for each in subscribed.reused}
+        found = await self._reserving.place(plan.query_id, PlacementProblem(links, {**plan.owners, **running}))
+        return found.placement, found.taken
 
     async def _start(self, fragments: Sequence[FragmentSpec], hosts: dict[str, str], query_id: str) -> None:
         """Engines side by side, then each fragment as soon as those that feed it run."""
@@ -166,7 +213,8 @@ class Deployment:
         async def start(spec: FragmentSpec) -> None:
             for port in spec.ports:
                 for producer in port.producers:
-                    await has_started[producer].wait()
+                    if producer in has_started:  # or else it is another query's, and runs
+                        await has_started[producer].wait()
             node_id = hosts[spec.fragment_id]
             message = HostFragment(self._keeper.record(query_id).assignment(spec.fragment_id))
             try:
@@ -207,16 +255,3 @@ def _first(errors: BaseExceptionGroup[SbonError]) -> SbonError:
         error = error.exceptions[0]
     assert isinstance(error, SbonError)
     return error
-
-
-def _mention_silent(error: QueryError, known: _Known) -> QueryError:
-    """What is missing may be declared by a node that does not answer."""
-    return QueryError(f"{error} (no answer from {', '.join(known.silent)})") if known.silent else error
-
-
-def _refuse_ambiguous(plan: QueryPlan, known: _Known) -> None:
-    for spec in plan.fragments:
-        for declared in (spec.stream, spec.sink):
-            owners = known.twice.get(declared.name.lower()) if declared is not None else None
-            if declared is not None and owners is not None:
-                raise QueryError(f"{declared.name} is declared by {owners}: rename one of them")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 import trio
 
-from daemon import query_record
+from daemon import query_record, sharing
 from daemon.events import Events
 from daemon.keeper_messages import ChangeReplicas, Replicas
 from daemon.peers import Peers
@@ -45,6 +46,7 @@ from daemon.query_messages import (
 from daemon.query_record import QueryRecord
 from daemon.record_keeping import RecordKeeping
 from daemon.requests import Done
+from daemon.subscription_messages import ConsumersSet, Reading, SetConsumers
 from sbon.engine_messages import FlightAddress, FragmentState
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.network_usage import Link, network_usage
@@ -74,6 +76,10 @@ class Keeper:
         #: Rates in bytes/s that were measured on links, by (producer, consumer); kept while a link is interrupted.
         self._rates: dict[tuple[str, str], float] = {}
         self._rtt_ms: dict[tuple[str, str], float] = {}
+        #: What the readers of a query's fragments have said of themselves, by cursor (daemon.subscribing).
+        self.readings: Callable[[QueryRecord], Mapping[str, Reading]] = lambda _: {}
+        #: Called when something is released.
+        self.on_release: Callable[[], None] = lambda: None
         self._nursery: trio.Nursery | None = None
         peers.handle(Claim, self._claim)
         peers.handle(Locate, self._locate)
@@ -172,8 +178,7 @@ class Keeper:
     def _has_ended(self, record: QueryRecord) -> None:
         details = {} if record.error is None else {"error": record.error}
         self._events.publish(f"query-{record.status}", query=record.query_id, **details)
-        if self._nursery is not None:
-            self._nursery.start_soon(self._release, record)
+        self.release_soon(record)
 
     async def _end_at_last(self, query_id: str, status: QueryStatus, error: str) -> None:
         """As :meth:`end`, however long it takes until the keepers are there."""
@@ -185,11 +190,18 @@ class Keeper:
                 log.info("query %s is not ended yet: %s", query_id, failure)
             await trio.sleep(AGAIN_S)
 
+    def release_soon(self, record: QueryRecord) -> None:
+        """Tell the hosts of all that nobody needs any more, in the background."""
+        self.on_release()
+        if self._nursery is not None:
+            self._nursery.start_soon(self._release, record)
+
     async def _release(self, record: QueryRecord) -> None:
         async with trio.open_nursery() as nursery:
             for fragment_id, fragment in record.fragments.items():
-                # A target of a move that is under way is told when it claims.
-                nursery.start_soon(self._release_at, fragment.owner, ReleaseFragment(fragment_id, fragment.granted))
+                if fragment.released:
+                    # A target of a move that is under way is told when it claims.
+                    nursery.start_soon(self._release_at, fragment.owner, ReleaseFragment(fragment_id, fragment.granted))
 
     async def _release_at(self, node_id: str, message: ReleaseFragment) -> None:
         try:
@@ -198,7 +210,7 @@ class Keeper:
             log.info("%s is not told to release %s now: %s", self._peers.name(node_id), message.fragment_id, error)
 
     async def _forget_oldest(self) -> None:
-        ended = [record for record in self._keeping.records if record.status.ended]
+        ended = [record for record in self._keeping.records if record.is_over]
         for record in sorted(ended, key=lambda record: record.submitted_at_s)[: max(0, len(ended) - MAX_ENDED + 1)]:
             await self._forget(record)
 
@@ -232,7 +244,11 @@ class Keeper:
         return Claimed(record.assignment(fragment_id))
 
     async def _locate(self, message: Locate, _sender: str) -> Location:
-        return self.record(message.query_id).location(message.fragment_id)
+        record = self.record(message.query_id)
+        reused = record.reused.get(message.fragment_id)
+        if reused is None:
+            return record.location(message.fragment_id)
+        return await self._peers.ask_any(reused.keepers, Locate(reused.query_id, message.fragment_id), Location)
 
     async def _report(self, message: Report, sender: str) -> Reported:
         not_yours = []
@@ -259,28 +275,34 @@ class Keeper:
             return record
 
         record = await self._change(known.query_id, change)
-        if record.location(fragment_id) != known.location(fragment_id) and self._nursery is not None:
-            self._nursery.start_soon(self._tell_consumers, record, fragment_id)
+        if self._nursery is not None:
+            if record.location(fragment_id) != known.location(fragment_id):
+                self._nursery.start_soon(self.tell_consumers, record, fragment_id)
+            if report.consumer_changes < record.fragment(fragment_id).consumer_changes:
+                message = SetConsumers(record.assignment(fragment_id))
+                self._nursery.start_soon(self._tell, sender, message, ConsumersSet)
         if record.status is QueryStatus.FINISHED and not known.status.ended:
             self._has_ended(record)
         failed = status is not None and status.state is FragmentState.FAILED
         error = report.error or (status.error if status is not None and failed else None)
         if error is not None or failed:
             where = f"{fragment_id} on {self._peers.name(sender)}"
+            if record.readers:
+                self.release_soon(await self._change(record.query_id, partial(sharing.broken, fragment_id=fragment_id)))
             await self.end(record.query_id, QueryStatus.FAILED, f"{where} failed: {error or 'see its log'}")
 
-    async def _tell_consumers(self, record: QueryRecord, fragment_id: str) -> None:
+    async def tell_consumers(self, record: QueryRecord, fragment_id: str) -> None:
         """Best effort: a consumer that misses it asks as soon as its pulls fail."""
         location = record.location(fragment_id)
         async with trio.open_nursery() as nursery:
             for consumer in {consumer for consumer, _ in record.consumers(fragment_id)}:
-                nursery.start_soon(self._tell_consumer, record.fragment(consumer).owner, ConnectTo(consumer, location))
+                nursery.start_soon(self._tell, record.fragment(consumer).owner, ConnectTo(consumer, location), Done)
 
-    async def _tell_consumer(self, node_id: str, message: ConnectTo) -> None:
+    async def _tell(self, node_id: str, message: ConnectTo | SetConsumers, reply_type: type[msgspec.Struct]) -> None:
         try:
-            await self._peers.ask(node_id, message, Done)
+            await self._peers.ask(node_id, message, reply_type)
         except SbonError as error:
-            log.info("%s is not told where %s is: %s", message.consumer, message.producer.fragment_id, error)
+            log.info("%s does not hear of %s now: %s", self._peers.name(node_id), message, error)
 
     # --- moves
 
@@ -379,10 +401,13 @@ class Keeper:
         """A query with what was reported of it last."""
         now_s = self._wall_s()
         last_change_s = record.last_move_at_s or record.running_at_s or now_s
+        elsewhere = {fragment_id: reused.location.node_id for fragment_id, reused in record.reused.items()}
+        elsewhere |= {cursor: reading.node_id for cursor, reading in self.readings(record).items()}
         links = self._links(record)
-        usage, at_consumer = (None, None) if record.status.ended else self._usages(record, links)
+        usage, at_consumer = (None, None) if record.is_over else self._usages(record, links, elsewhere)
         fragments = tuple(self._fragment_view(record, fragment_id) for fragment_id in record.fragments)
-        hosts = (self._peers.known(node_id) for node_id in sorted({fragment.node_id for fragment in fragments}))
+        node_ids = {fragment.node_id for fragment in fragments} | set(elsewhere.values())
+        hosts = (self._peers.known(node_id) for node_id in sorted(node_ids))
         return QueryView(
             query_id=record.query_id,
             sql=record.sql,
@@ -400,6 +425,9 @@ class Keeper:
             network_usage=usage,
             network_usage_at_consumer=at_consumer,
             hosts=tuple(host for host in hosts if host is not None),
+            reused=tuple(record.reused.values()),
+            readers=record.readers,
+            elsewhere=elsewhere,
         )
 
     def _fragment_view(self, record: QueryRecord, fragment_id: str) -> FragmentView:
@@ -408,7 +436,7 @@ class Keeper:
         if report is not None and report.generation != fragment.generation:
             report = None
         status = None if report is None else report.status
-        if record.status.ended:
+        if fragment.released:
             state = str(record.status)
         elif record.move is not None and record.move.fragment_id == fragment_id:
             state = "moving"
@@ -416,7 +444,7 @@ class Keeper:
             state = str(FragmentState.FINISHED)
         else:
             state = str(FragmentState.STARTING if status is None else status.state)
-        return FragmentView(fragment.spec, fragment.owner, fragment.generation, state, status)
+        return FragmentView(fragment.spec, fragment.owner, fragment.generation, state, status, fragment.released)
 
     def _note_rates(self, report: FragmentReport) -> None:
         measured: dict[tuple[str, str], float] = {}
@@ -429,19 +457,41 @@ class Keeper:
     def _links(self, record: QueryRecord) -> tuple[Link, ...]:
         """The links with their measured rates, or all with the estimates while one is not measured yet.
 
-        Never some of each: what counts is how they compare, and an estimate may be off by any factor.
+        Never some of each: what counts is how they compare, and an estimate may be off by any factor. With those to
+        readers of other queries, who read what the query itself reads, at the same rate until they say otherwise.
         """
-        rates = [self._rates.get((link.source, link.target)) for link in record.links]
+        links = [
+            link
+            for link in record.links
+            if link.target not in record.fragments or not record.fragments[link.target].released
+        ]
+        readings = self.readings(record)
+        estimated = {link.source: link.rate_bytes_per_s for link in record.links}
+        links += [
+            Link(record.readers[cursor].fragment_id, cursor, estimated.get(record.readers[cursor].fragment_id, 0.0))
+            for cursor in readings
+        ]
+        rates = [self._rate(link, readings) for link in links]
         if any(rate is None for rate in rates):
-            return record.links
+            return tuple(links)
         return tuple(
-            msgspec.structs.replace(link, rate_bytes_per_s=rate) for link, rate in zip(record.links, rates, strict=True)
+            msgspec.structs.replace(link, rate_bytes_per_s=rate) for link, rate in zip(links, rates, strict=True)
         )
 
-    def _usages(self, record: QueryRecord, links: tuple[Link, ...]) -> tuple[float, float]:
+    def _rate(self, link: Link, readings: Mapping[str, Reading]) -> float | None:
+        reading = readings.get(link.target)
+        return self.rate(link.source, link.target) if reading is None else reading.rate_bytes_per_s
+
+    def rate(self, producer: str, consumer: str) -> float | None:
+        """Bytes/s on a link, None while it is not measured here."""
+        return self._rates.get((producer, consumer))
+
+    def _usages(
+        self, record: QueryRecord, links: tuple[Link, ...], elsewhere: Mapping[str, str]
+    ) -> tuple[float, float]:
         view = self.cost_view()
-        placement = record.placement
-        at_consumer = {
+        placement = record.placement | dict(elsewhere)
+        at_consumer = dict(elsewhere) | {
             fragment_id: fragment.owner if fragment.spec.pinned else record.keeper
             for fragment_id, fragment in record.fragments.items()
         }

@@ -16,7 +16,7 @@ import msgspec
 from overlay.records import NodeRecord
 from sbon.engine_messages import FlightAddress, FragmentStatus
 from sbon.errors import SbonError
-from sbon.fragment import FragmentSpec
+from sbon.fragment import Computes, FragmentSpec, Start
 from sbon.network_usage import Link
 from sbon.placement.capacity import Demand, Resources
 from sbon.placement.choice import OperatorChoice
@@ -37,8 +37,8 @@ class Assignment(msgspec.Struct, frozen=True):
     """All that a host needs to run a fragment under ``generation``.
 
     ``keepers`` and ``replicas`` are node ids; ``port_schemas`` are in the order of ``spec.ports``; ``consumers`` are
-    the cursors on the fragment's link log; ``producers`` is where its ports were last known to be fed from.
-    ``taken``: what it is reckoned to take of a host.
+    the cursors on the fragment's link log, which have changed ``consumer_changes`` times; ``producers`` is where its
+    ports were last known to be fed from. ``taken``: what it is reckoned to take of a host.
     """
 
     spec: FragmentSpec
@@ -50,6 +50,7 @@ class Assignment(msgspec.Struct, frozen=True):
     replicas: tuple[str, ...] = ()
     replica_changes: int = 0
     taken: Demand = Demand()
+    consumer_changes: int = 0
 
     @property
     def fragment_id(self) -> str:
@@ -58,6 +59,12 @@ class Assignment(msgspec.Struct, frozen=True):
     @property
     def query_id(self) -> str:
         return self.spec.query_id
+
+    def read_by(self, other: Assignment) -> Assignment:
+        """The same with the consumers of ``other``, if these are newer."""
+        if other.consumer_changes <= self.consumer_changes:
+            return self
+        return msgspec.structs.replace(self, consumers=other.consumers, consumer_changes=other.consumer_changes)
 
     @property
     def is_leased(self) -> bool:
@@ -82,9 +89,24 @@ class Describe(msgspec.Struct, frozen=True):
     """Which streams and sinks does the node own?"""
 
 
+class DerivedStream(msgspec.Struct, frozen=True):
+    """The output of a fragment that runs on a node: others may read it, by leave of its query's ``keepers``.
+
+    ``rate_bytes_per_s`` is measured, 0.0 until it is. ``records`` are of the keepers, as far as the host knows them.
+    """
+
+    fragment_id: str
+    query_id: str
+    computes: Computes
+    keepers: tuple[str, ...]
+    rate_bytes_per_s: float
+    records: tuple[NodeRecord, ...] = ()
+
+
 class Description(msgspec.Struct, frozen=True):
     streams: tuple[StreamSpec, ...]
     sinks: tuple[SinkSpec, ...]
+    derived: tuple[DerivedStream, ...] = ()
 
 
 class MeasureLatency(msgspec.Struct, frozen=True):
@@ -209,6 +231,7 @@ class FragmentReport(msgspec.Struct, frozen=True):
     flight_address: FlightAddress | None
     status: FragmentStatus | None
     error: str | None = None
+    consumer_changes: int = 0
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -313,6 +336,35 @@ class MoveDone(msgspec.Struct, frozen=True):
     report: MoveReport
 
 
+# --- fragments of one query that others read (daemon.subscribing)
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """Who is behind a cursor on ``fragment_id`` that belongs to another query, kept by ``keepers``."""
+
+    fragment_id: str
+    query_id: str
+    keepers: tuple[str, ...]
+
+
+class Reused(msgspec.Struct, frozen=True):
+    """A fragment of the query ``query_id`` that a fragment of this query reads; ``location`` is the latest known.
+
+    ``computes``: in words, for people. It is read from ``start`` on.
+    """
+
+    query_id: str
+    keepers: tuple[str, ...]
+    computes: str
+    output_schema: str
+    location: Location
+    start: Start
+
+    @property
+    def fragment_id(self) -> str:
+        return self.location.fragment_id
+
+
 # --- queries as a whole
 
 
@@ -350,11 +402,15 @@ class FragmentView(msgspec.Struct, frozen=True):
     generation: int
     state: str
     status: FragmentStatus | None = None
+    #: It runs no longer, or is about to end.
+    released: bool = False
 
 
 class QueryView(msgspec.Struct, frozen=True):
     """A query as its keeper sees it. ``links`` have the measured rates, where there are any, else the estimated ones.
 
+    ``reused`` are fragments of other queries that it reads, ``readers`` the cursors of others on its own;
+    ``elsewhere`` says on which nodes these are, by fragment id. ``links`` has what others read of this query, too.
     ``network_usage`` and ``network_usage_at_consumer`` are bytes in transit, now, and if all unpinned operators ran at
     the consumer; None once the query has ended. ``moving`` is a fragment id.
     """
@@ -376,6 +432,9 @@ class QueryView(msgspec.Struct, frozen=True):
     network_usage_at_consumer: float | None = None
     #: Of the nodes that run its fragments, as far as they are known.
     hosts: tuple[NodeRecord, ...] = ()
+    reused: tuple[Reused, ...] = ()
+    readers: dict[str, Reader] = {}
+    elsewhere: dict[str, str] = {}
 
 
 class DescribeQuery(msgspec.Struct, frozen=True):

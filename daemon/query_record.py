@@ -14,11 +14,11 @@ next one to a replica, which has all that the old owner ever let out (:mod:`sbon
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from daemon.query_messages import Assignment, Location, MoveReport, QueryStatus, may_be_taken_over
+from daemon.query_messages import Assignment, Location, MoveReport, QueryStatus, Reader, Reused, may_be_taken_over
 from sbon.engine_messages import FlightAddress, cursor_name
 from sbon.errors import SbonError, StaleGenerationError
 from sbon.fragment import FragmentSpec
@@ -36,8 +36,9 @@ class FragmentRecord(msgspec.Struct, frozen=True):
     """``owner`` (a node id) runs it under ``generation``; ``granted`` is the highest generation ever granted.
 
     ``replicas``: hosts, by node id, that it may be restarted from. ``taken_over``: the last generation that was granted
-    without the consent of the one before, 0 for none. ``replica_changes`` counts how often ``replicas`` was set.
-    ``taken``: what it is reckoned to take of a host.
+    without the consent of the one before, 0 for none. ``replica_changes`` counts how often ``replicas`` was set,
+    ``consumer_changes`` how often those that read it were. ``taken``: what it is reckoned to take of a host.
+    ``released``: nobody needs it any more, for good.
     """
 
     spec: FragmentSpec
@@ -51,6 +52,8 @@ class FragmentRecord(msgspec.Struct, frozen=True):
     replica_changes: int = 0
     taken_over: int = 0
     taken: Demand = Demand()
+    consumer_changes: int = 0
+    released: bool = False
 
 
 class PendingMove(msgspec.Struct, frozen=True):
@@ -65,7 +68,8 @@ class PendingMove(msgspec.Struct, frozen=True):
 class QueryRecord(msgspec.Struct, frozen=True):
     """Everything that the keepers must not forget. ``fragments`` come producers first, the sink last.
 
-    ``keepers`` are node ids; the first owns the sink.
+    ``keepers`` are node ids; the first owns the sink. ``reused`` are fragments of other queries that this one reads, by
+    id, and ``readers`` the cursors of others on its own: what these need lives on when the query has ended.
     """
 
     query_id: str
@@ -81,6 +85,8 @@ class QueryRecord(msgspec.Struct, frozen=True):
     running_at_s: float | None = None
     last_move_at_s: float | None = None
     error: str | None = None
+    reused: dict[str, Reused] = {}
+    readers: dict[str, Reader] = {}
 
     def fragment(self, fragment_id: str) -> FragmentRecord:
         """Raises SbonError if it is not one of this query's."""
@@ -95,22 +101,36 @@ class QueryRecord(msgspec.Struct, frozen=True):
         return self.keepers[0]
 
     @property
+    def is_over(self) -> bool:
+        """The query has ended, and nobody else needs anything of it."""
+        return self.status.ended and all(fragment.released for fragment in self.fragments.values())
+
+    @property
     def placement(self) -> dict[str, str]:
-        """Fragment id -> node id."""
-        return {fragment_id: fragment.owner for fragment_id, fragment in self.fragments.items()}
+        """Fragment id -> node id, of those of others that are read here, too."""
+        of_others = {fragment_id: reused.location.node_id for fragment_id, reused in self.reused.items()}
+        return of_others | {fragment_id: fragment.owner for fragment_id, fragment in self.fragments.items()}
 
     def location(self, fragment_id: str) -> Location:
+        """As far as it is known, for a fragment of another query."""
+        if fragment_id in self.reused:
+            return self.reused[fragment_id].location
         fragment = self.fragment(fragment_id)
         return Location(fragment_id, fragment.generation, fragment.owner, fragment.flight_address)
 
     def consumers(self, fragment_id: str) -> list[tuple[str, str]]:
-        """(consumer, port) of everything that reads this fragment."""
+        """(consumer, port) of everything of this query that reads this fragment."""
         return [
             (consumer, port.name)
             for consumer, fragment in self.fragments.items()
             for port in fragment.spec.ports
-            if fragment_id in port.producers
+            if fragment_id in port.producers and not fragment.released
         ]
+
+    def cursors(self, fragment_id: str) -> tuple[str, ...]:
+        """Of all that reads this fragment, of this query and of others."""
+        own = [cursor_name(consumer, port) for consumer, port in self.consumers(fragment_id)]
+        return (*own, *(cursor for cursor, reader in self.readers.items() if reader.fragment_id == fragment_id))
 
     def assignment(self, fragment_id: str, generation: int | None = None) -> Assignment:
         """What a host needs; under the fragment's own generation unless told otherwise.
@@ -120,7 +140,8 @@ class QueryRecord(msgspec.Struct, frozen=True):
         fragment = self.fragment(fragment_id)
         schemas = []
         for port in fragment.spec.ports:
-            schema = self.fragments[port.producers[0]].output_schema
+            producer = self.reused.get(port.producers[0]) or self.fragments[port.producers[0]]
+            schema = producer.output_schema
             if schema is None:
                 raise SbonError(f"{port.producers[0]}, which feeds {fragment_id}, has not started yet: try again")
             schemas.append(schema)
@@ -130,11 +151,12 @@ class QueryRecord(msgspec.Struct, frozen=True):
             generation=fragment.generation if generation is None else generation,
             keepers=self.keepers,
             port_schemas=tuple(schemas),
-            consumers=tuple(cursor_name(consumer, port) for consumer, port in self.consumers(fragment_id)),
+            consumers=self.cursors(fragment_id),
             producers=tuple(self.location(producer) for producer in producers),
             replicas=fragment.replicas,
             replica_changes=fragment.replica_changes,
             taken=fragment.taken,
+            consumer_changes=fragment.consumer_changes,
         )
 
 
@@ -146,6 +168,7 @@ def new_record(
     keepers: tuple[str, ...],
     submitted_at_s: float,
     taken: Mapping[str, Demand] | None = None,
+    reused: Iterable[Reused] = (),
 ) -> QueryRecord:
     """The record of a query that is about to be deployed on ``hosts`` (fragment id -> node id); ``taken``: what each
     fragment takes there."""
@@ -162,6 +185,7 @@ def new_record(
         },
         links=tuple(Link(source, target, rate) for source, target, rate in plan.links),
         choices=choices,
+        reused={each.fragment_id: each for each in reused},
     )
 
 
@@ -188,8 +212,8 @@ def announce(record: QueryRecord, sender: str, fragment_id: str, generation: int
 def check_movable(record: QueryRecord, fragment_id: str, target: str) -> None:
     """Raise SbonError, with the reason, unless the fragment could move to ``target`` now."""
     fragment = record.fragment(fragment_id)
-    if record.status is not QueryStatus.RUNNING:
-        raise SbonError(f"query {record.query_id} is {record.status}: only operators of a running query can move")
+    if record.status is QueryStatus.DEPLOYING or fragment.released:
+        raise SbonError(f"query {record.query_id} is {record.status}: only operators that run can move")
     if fragment.spec.pinned:
         raise SbonError(f"{fragment_id} is pinned: a {fragment.spec.kind} stays with the node that owns it")
     if fragment.owner == target:
@@ -201,7 +225,7 @@ def check_movable(record: QueryRecord, fragment_id: str, target: str) -> None:
 def claim(record: QueryRecord, sender: str, fragment_id: str, generation: int) -> tuple[QueryRecord, bool]:
     """The next record, and whether ``sender`` may run the fragment under ``generation``: see the module."""
     fragment = record.fragments.get(fragment_id)
-    if fragment is None or record.status.ended:
+    if fragment is None or fragment.released:
         return record, False
     move = record.move
     if (fragment.owner, fragment.generation) == (sender, generation):
@@ -243,7 +267,7 @@ def take_over(record: QueryRecord, fragment_id: str, generation: int) -> QueryRe
     fragment = record.fragment(fragment_id)
     if fragment.generation != generation:
         raise StaleGenerationError(f"{fragment_id} has generation {fragment.generation} by now")
-    if record.status is not QueryStatus.RUNNING or not may_be_taken_over(fragment.spec, record.keepers):
+    if not is_leased(record, fragment):
         raise SbonError(f"{fragment_id} stays with its host: it cannot be taken over")
     if not fragment.replicas:
         raise SbonError(f"{fragment_id} has no replica: it waits until its host is back")
@@ -284,7 +308,8 @@ def replicated(
 
 def is_leased(record: QueryRecord, fragment: FragmentRecord) -> bool:
     """Whether the fragment's owner has to renew a lease now."""
-    return record.status is QueryStatus.RUNNING and may_be_taken_over(fragment.spec, record.keepers)
+    lives = record.status is not QueryStatus.DEPLOYING and not fragment.released
+    return lives and may_be_taken_over(fragment.spec, record.keepers)
 
 
 def takeovers(record: QueryRecord) -> dict[str, int]:
@@ -345,16 +370,54 @@ def finished(record: QueryRecord, sender: str, fragment_id: str, generation: int
 
 
 def ended(record: QueryRecord, status: QueryStatus, error: str | None = None) -> QueryRecord:
-    """The query is over. A query that has ended before stays as it ended."""
+    """The query is over; what others read goes on. A query that has ended before stays as it ended."""
     if record.status.ended:
         return record
-    return msgspec.structs.replace(record, status=status, error=error, move=None)
+    return without_unneeded(msgspec.structs.replace(record, status=status, error=error))
+
+
+def needed(record: QueryRecord, fragment_ids: Iterable[str]) -> set[str]:
+    """These fragments and all that feeds them, fragments of other queries included."""
+    found: set[str] = set()
+    pending = list(fragment_ids)
+    while pending:
+        fragment_id = pending.pop()
+        if fragment_id not in found:
+            found.add(fragment_id)
+            ports = record.fragments[fragment_id].spec.ports if fragment_id in record.fragments else ()
+            pending += [producer for port in ports for producer in port.producers]
+    return found
+
+
+def without_unneeded(record: QueryRecord) -> QueryRecord:
+    """Of a query that has ended, release all fragments that are of no use to others."""
+    if not record.status.ended:
+        return record
+    used = needed(record, (reader.fragment_id for reader in record.readers.values()))
+    kept = {fragment_id for fragment_id, fragment in record.fragments.items() if not fragment.released} & used
+    released = {
+        fragment_id: fragment if fragment_id in kept else msgspec.structs.replace(fragment, released=True)
+        for fragment_id, fragment in record.fragments.items()
+    }
+    move = record.move if record.move is not None and record.move.fragment_id in kept else None
+    return counted(record, msgspec.structs.replace(record, fragments=released, move=move))
+
+
+def counted(before: QueryRecord, record: QueryRecord) -> QueryRecord:
+    """Note of which fragments other cursors read than ``before``: their hosts have to hear of it."""
+    fragments = {
+        fragment_id: fragment
+        if fragment.released or record.cursors(fragment_id) == before.cursors(fragment_id)
+        else msgspec.structs.replace(fragment, consumer_changes=fragment.consumer_changes + 1)
+        for fragment_id, fragment in record.fragments.items()
+    }
+    return record if fragments == record.fragments else msgspec.structs.replace(record, fragments=fragments)
 
 
 def owns(record: QueryRecord, sender: str, fragment_id: str, generation: int) -> bool:
-    """Whether ``sender`` is the owner, under that generation, of a fragment of a query that has not ended."""
+    """Whether ``sender`` is the owner, under that generation, of a fragment that somebody needs."""
     fragment = record.fragments.get(fragment_id)
-    if fragment is None or record.status.ended:
+    if fragment is None or fragment.released:
         return False
     return (fragment.owner, fragment.generation) == (sender, generation)
 

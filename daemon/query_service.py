@@ -10,29 +10,32 @@ from pathlib import Path
 
 import trio
 
+from daemon.catalog import CatalogService
 from daemon.config import Config
 from daemon.control import Control
 from daemon.control_messages import (
     Cancel,
-    Candidate,
     Done,
     Explain,
     Explanation,
     Migrate,
-    OperatorExplanation,
     OperatorInfo,
     Operators,
     OperatorsReply,
     Queries,
     QueriesReply,
     QueryInfo,
+    Streams,
+    StreamsReply,
     Submit,
     SubmitReply,
 )
 from daemon.deployment import Deployment
 from daemon.engine_supervisor import ENGINE_COMMAND, EngineSupervisor
 from daemon.events import Events
+from daemon.explaining import explanation
 from daemon.failover import Failover
+from daemon.hosted_fragment import FragmentStore
 from daemon.hosting import Hosting
 from daemon.join_planning import JoinPlanning
 from daemon.keeper import MOVE_TIMEOUT_S, Keeper
@@ -57,8 +60,8 @@ from daemon.replica_store import ReplicaStore
 from daemon.replicating import Replicating
 from daemon.requests import Done as RequestDone
 from daemon.reserving import HostBook, Reserving
+from daemon.subscribing import ConsumerSetting, Subscriptions
 from sbon.errors import SbonError
-from sbon.placement.choice import OperatorChoice
 
 
 class QueryService:
@@ -80,6 +83,7 @@ class QueryService:
         node = config.node
         state_dir: Path = node.state_dir
         self._peers = Peers(overlay, requests, shell)
+        node_id = self._peers.node_id
         self.supervisor = EngineSupervisor(
             node.name,
             overlay.record.host if node.advertise is None else node.listen_address[0],
@@ -104,10 +108,16 @@ class QueryService:
         conductor = Conductor(self._peers, self.hosting, events, parcels, reserving)
         self._optimizer = LocalOptimizer(self._peers, self.hosting, conductor, placing, events, config.placement)
         planning = JoinPlanning(self._peers, placing, config.placement, events)
-        self._deployment = Deployment(self._peers, self.keeper, planning, reserving, config, events)
+        ConsumerSetting(self._peers, self.hosting, self.supervisor, FragmentStore(state_dir / "fragments", node_id))
+        self._subscriptions = Subscriptions(self._peers, self._keeping, self.keeper, events, config.failover.lease_s)
+        self._catalog = CatalogService(self._peers, self.hosting, config)
+        self._deployment = Deployment(
+            self._peers, self.keeper, self._catalog, planning, reserving, self._subscriptions, events
+        )
 
     def register(self, control: Control) -> None:
         control.handle(Submit, self._submit)
+        control.handle(Streams, self._streams)
         control.handle(Queries, self._queries)
         control.handle(Operators, self._operators)
         control.handle(Explain, self._explain)
@@ -123,6 +133,7 @@ class QueryService:
             await nursery.start(self.hosting.run)
             nursery.start_soon(self._replicating.run)
             nursery.start_soon(self._failover.run)
+            nursery.start_soon(self._subscriptions.run)
             nursery.start_soon(self._optimizer.run)
             task_status.started()
 
@@ -191,23 +202,17 @@ class QueryService:
             tuple(
                 self._operator_info(fragment)
                 for view in await self.views()
-                if not view.status.ended
                 for fragment in view.fragments
+                if not fragment.released
             )
         )
 
     async def _explain(self, request: Explain) -> Explanation:
-        view = await self.view(request.query)
-        choices = {choice.operator: choice for choice in view.choices}
-        return Explanation(
-            query_id=view.query_id,
-            sql=view.sql,
-            operators=tuple(
-                self._explained(view, fragment, choices.get(fragment.spec.fragment_id)) for fragment in view.fragments
-            ),
-            network_usage=view.network_usage,
-            network_usage_at_consumer=view.network_usage_at_consumer,
-        )
+        return explanation(await self.view(request.query), self._peers)
+
+    async def _streams(self, _request: Streams) -> StreamsReply:
+        known = await self._catalog.gather()
+        return StreamsReply(known.described(self._peers.name), known.silent)
 
     async def _migrate(self, request: Migrate) -> Done:
         report = await self.migrate(request.fragment, request.node)
@@ -264,41 +269,6 @@ class QueryService:
             selectivity=status.selectivity,
             watermark_ms=status.watermark_ms,
             error=status.error,
-        )
-
-    def _explained(self, view: QueryView, fragment: FragmentView, choice: OperatorChoice | None) -> OperatorExplanation:
-        """Why a fragment is where it is: its last move, or else the choice at the start."""
-        spec, node = fragment.spec, self._peers.name(fragment.node_id)
-        moves = [move for move in view.moves if move.fragment_id == spec.fragment_id]
-        if spec.pinned:
-            reason = f"pinned: {node} owns its {spec.kind}"
-        elif moves:
-            reason = f"moved there from {moves[-1].source}: {moves[-1].reason}"
-        else:
-            reason = "all operators are placed at the consumer" if choice is None else choice.reason
-        if choice is None:
-            return OperatorExplanation(spec.fragment_id, str(spec.kind), node, spec.pinned, spec.sql, reason)
-        return OperatorExplanation(
-            fragment_id=spec.fragment_id,
-            kind=str(spec.kind),
-            node=node,
-            pinned=spec.pinned,
-            sql=spec.sql,
-            reason=reason,
-            virtual_point_ms=choice.virtual_point_ms,
-            candidates=tuple(
-                Candidate(
-                    node=candidate.name,
-                    load=candidate.load,
-                    predicted_cost=candidate.predicted_cost,
-                    measured_cost=candidate.measured_cost,
-                    measured=candidate.measured,
-                )
-                for candidate in choice.candidates
-            ),
-            cost=choice.cost,
-            runner_up=None if choice.runner_up is None else self._peers.name(choice.runner_up),
-            runner_up_cost=choice.runner_up_cost,
         )
 
 

@@ -215,7 +215,7 @@ class RecordKeeping:
 
     async def _forget_for(self, message: ForgetRecord, sender: str) -> Done:
         record = self.find(message.query_id)
-        if record is not None and sender in record.keepers and record.status.ended:
+        if record is not None and sender in record.keepers and record.is_over:
             remove_durably(self._path(message.query_id))
             del self._shares[message.query_id]
             self._turns.pop(message.query_id, None)

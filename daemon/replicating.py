@@ -262,7 +262,7 @@ class Replicating:
             except SbonError:
                 unknown += 1
                 continue
-            if view.status.ended:
+            if all(fragment.released for fragment in view.fragments):
                 return True
         return unknown > len(keepers) // 2
 

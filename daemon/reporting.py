@@ -80,5 +80,10 @@ class Reporting:
     def _fragment_report(self, fragment: HostedFragment) -> FragmentReport:
         status = self._supervisor.status(fragment.fragment_id) if fragment.up else None
         return FragmentReport(
-            fragment.fragment_id, fragment.generation, fragment.flight_address, status, fragment.error
+            fragment.fragment_id,
+            fragment.generation,
+            fragment.flight_address,
+            status,
+            fragment.error,
+            fragment.record.assignment.consumer_changes,
         )

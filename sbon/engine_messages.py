@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from sbon.fragment import FragmentSpec
+from sbon.fragment import FragmentSpec, Start
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 def cursor_name(consumer_fragment_id: str, port: str) -> str:
@@ -94,6 +94,15 @@ class Permit(Owned, frozen=True):
     bounds: Bounds
 
 
+class SetReaders(Owned, frozen=True):
+    """From now on ``consumers`` are all cursors on the fragment's log; who is new begins with the oldest segment there.
+
+    Reply: ``starts``, of each of them.
+    """
+
+    consumers: tuple[str, ...]
+
+
 class Connect(Owned, frozen=True):
     """Feed ``port`` from ``producer``, which runs under ``producer_generation`` at ``address``; newer wins."""
 
@@ -120,7 +129,7 @@ class Destroy(Owned, frozen=True):
     folder: str
 
 
-Command = Instantiate | Permit | Connect | Disconnect | Migrate | Destroy
+Command = Instantiate | Permit | SetReaders | Connect | Disconnect | Migrate | Destroy
 
 
 class EngineCall(_Message, frozen=True):
@@ -137,6 +146,7 @@ class EngineReply(_Message, frozen=True):
     output_schema: str | None = None
     state_bytes: int = 0
     newest_batch: int = -1
+    starts: dict[str, Start] = {}
 
 
 class FragmentState(StrEnum):

@@ -28,10 +28,40 @@ class FragmentKind(StrEnum):
 
 
 class PortSpec(msgspec.Struct, frozen=True):
-    """One input. ``name`` is the view that the fragment's SQL reads; ``producers`` are fragment ids."""
+    """One input. ``name`` is the view that the fragment's SQL reads; ``producers`` are fragment ids.
+
+    ``first_batches``: of producers that ran before there was this port, the batch with which it begins to read.
+    """
 
     name: str
     producers: tuple[str, ...]
+    first_batches: dict[str, int] = {}
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Where a consumer begins to read a fragment that has been running: with a batch, and with an event time in ms
+    since the epoch, None if there is no row before that batch."""
+
+    first_batch: int = 0
+    from_ms: int | None = None
+
+
+class Computes(msgspec.Struct, frozen=True):
+    """What a fragment's output is, in terms that do not depend on how its query is written: others may read it, too.
+
+    ``body`` and ``filters`` are those of a :class:`sbon.planning.signature.Signature`; ``columns`` are the names of the
+    output's columns, by what they are called there; ``event_time`` is one of these.
+    """
+
+    body: str
+    filters: tuple[str, ...]
+    columns: dict[str, str]
+    event_time: str
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return f"{self.body} WHERE {' AND '.join(self.filters)}" if self.filters else self.body
 
 
 class FragmentSpec(msgspec.Struct, frozen=True):
@@ -43,6 +73,7 @@ class FragmentSpec(msgspec.Struct, frozen=True):
     ``stateful``: its windows or join buffers close with Spark's own watermark, one batch behind the input's.
     ``output_interval_ms``: of a sink, how often it writes; 0: as rows come.
     ``selectivity``: estimated bytes out per byte in, until it has been measured.
+    ``computes``: None for what nobody else can read.
     """
 
     fragment_id: str
@@ -57,6 +88,7 @@ class FragmentSpec(msgspec.Struct, frozen=True):
     stream: StreamSpec | None = None
     sink: SinkSpec | None = None
     output_interval_ms: int = 0
+    computes: Computes | None = None
 
     @property
     def pinned(self) -> bool:

@@ -32,6 +32,7 @@ from sbon.engine_messages import (
     LinkLost,
     Migrate,
     Permit,
+    SetReaders,
     SnapshotTaken,
 )
 from sbon.errors import SbonError, StaleGenerationError
@@ -128,6 +129,8 @@ class Fragments:
                 runner = self._runner(command.fragment_id)
                 runner.bound(command.bounds)
                 return EngineReply(call_id, newest_batch=runner.newest_batch)
+            case SetReaders():
+                return EngineReply(call_id, starts=self._runner(command.fragment_id).set_readers(command.consumers))
             case Connect():
                 self._runner(command.fragment_id).connect(command)
             case Disconnect():

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 
 from sbon.engine_messages import Bounds, Connect, FragmentState, FragmentStatus, Instantiate, PortStatus, cursor_name
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
-from sbon.fragment import END_OF_STREAM_MS, FragmentKind
+from sbon.fragment import END_OF_STREAM_MS, FragmentKind, Start
 from spark_bridge.durable import write_durably, write_when_there_is_room
 from spark_bridge.flight_links import Puller, Served, Target
 from spark_bridge.folder_lock import FolderLock
@@ -116,7 +116,7 @@ class FragmentRunner:
                 self._folder / "log", self.spec.fragment_id, command.consumers, max_bytes=settings.log_bytes
             )
             self._inboxes = {
-                port.name: PortInbox(self._folder / "ports" / f"{port.name}.sqlite", port.producers)
+                port.name: PortInbox(self._folder / "ports" / f"{port.name}.sqlite", port.producers, port.first_batches)
                 for port in self.spec.ports
             }
             self._pullers: dict[tuple[str, str], Puller] = {}
@@ -153,6 +153,10 @@ class FragmentRunner:
                 lambda: self._outlet.read_for_good(command.port, command.producer),
             )
         self._pullers[key].point_at(Target(command.address, command.producer_generation))
+
+    def set_readers(self, consumers: tuple[str, ...]) -> dict[str, Start]:
+        """From now on these are the cursors on the log; where each of them begins."""
+        return self._log.set_readers(consumers)
 
     def bound(self, bounds: Bounds) -> None:
         """From now on let out no more than that."""

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from sbon.errors import RemoteProtocolError, SbonError
+from sbon.fragment import Start
 from sbon.row_multiset import difference
 from spark_bridge.durable import sync_folder, write_durably
 from spark_bridge.segment import SegmentHeader, body_table, decode_header, decode_segment, encode_segment
@@ -47,7 +48,8 @@ class LinkLog:
         #: Set once a consumer has asked: from then on there is a reason to put anything out.
         self.wanted = threading.Event()
         self._sizes: dict[int, int] = {int(path.stem): path.stat().st_size for path in folder.glob("*.segment")}
-        self._cursors: dict[str, int] = dict.fromkeys(consumers, -1) | self._stored_cursors()
+        stored = self._stored_cursors()
+        self._cursors: dict[str, int] = {consumer: stored.get(consumer, -1) for consumer in consumers}
         self._safe_batch: int | None = None
         self._bytes_out = 0
         self._rows_out = 0
@@ -92,6 +94,7 @@ class LinkLog:
             event_time=event_time,
             watermark_ms=watermark_ms,
             end_of_stream=end_of_stream,
+            newest_before_ms=self._newest_ms(batch_id),
         )
         with self._changed:
             if self._last is not None and batch_id <= self._last.batch_id:
@@ -139,12 +142,37 @@ class LinkLog:
     def acknowledge(self, consumer: str, batch_id: int) -> None:
         """``consumer`` will not ask for ``batch_id`` or earlier again."""
         with self._changed:
-            if batch_id <= self._cursors.get(consumer, -1):
-                return
+            if batch_id <= self._cursors.get(consumer, batch_id):
+                return  # old news, or from somebody who reads here no longer
             self._cursors[consumer] = batch_id
-            write_durably(self._folder / "cursors", msgspec.msgpack.encode(self._cursors))
+            self._store_cursors()
             self._trim()
             self._changed.notify_all()
+
+    def set_readers(self, consumers: tuple[str, ...]) -> dict[str, Start]:
+        """From now on these are the consumers; where each of them begins. New ones do with the oldest segment here."""
+        with self._changed:
+            oldest = min(self._sizes, default=0)
+            known = {consumer: self._cursors.get(consumer, oldest - 1) for consumer in consumers}
+            if known != self._cursors:
+                self._cursors = known
+                self._store_cursors()
+                self._trim()
+                self._changed.notify_all()
+            return {consumer: self._start(cursor + 1) for consumer, cursor in known.items()}
+
+    def _start(self, batch_id: int) -> Start:
+        header = self.header(batch_id)
+        newest_ms = self._newest_ms(batch_id) if header is None else header.newest_before_ms
+        return Start(batch_id, None if newest_ms is None else newest_ms + 1)
+
+    def _newest_ms(self, batch_id: int) -> int | None:
+        """The newest event time of all segments before ``batch_id``, which is the one that comes next."""
+        last = self._last
+        if last is None or batch_id <= last.batch_id:
+            return None  # a replay is compared by its rows
+        known = [at_ms for at_ms in (last.newest_before_ms, last.max_event_time_ms) if at_ms is not None]
+        return max(known, default=None)
 
     def wake(self) -> None:
         """Let everyone who waits look again (at whether the fragment is stopping)."""
@@ -190,6 +218,9 @@ class LinkLog:
             del self._sizes[batch_id]
         if gone:
             sync_folder(self._folder)
+
+    def _store_cursors(self) -> None:
+        write_durably(self._folder / "cursors", msgspec.msgpack.encode(self._cursors))
 
     def _stored_cursors(self) -> dict[str, int]:
         path = self._folder / "cursors"

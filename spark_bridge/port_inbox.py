@@ -9,10 +9,11 @@ it and tells what has been read for good.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 _SCHEMA = (
     """
@@ -50,8 +51,12 @@ class PassedError(Exception):
 class PortInbox:
     """Every call opens the database anew: the callers are threads of one process and another process altogether."""
 
-    def __init__(self, path: Path, producers: tuple[str, ...]) -> None:
+    def __init__(
+        self, path: Path, producers: tuple[str, ...], first_batches: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """``first_batches``: with which batch a producer begins for this port, 0 unless said."""
         self._path = path
+        self._first_batches = first_batches
         self._producers = producers
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._database(writes=True) as database:
@@ -166,7 +171,8 @@ class PortInbox:
 
     def _next_batch(self, database: sqlite3.Connection, producer: str) -> int:
         (due,) = database.execute(
-            "SELECT coalesce(max(batch_id) + 1, 0) FROM journal WHERE producer = ?", (producer,)
+            "SELECT coalesce(max(batch_id) + 1, ?) FROM journal WHERE producer = ?",
+            (self._first_batches.get(producer, 0), producer),
         ).fetchone()
         return int(due)
 

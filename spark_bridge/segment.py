@@ -23,6 +23,7 @@ _MAX_HEADER_BYTES = 64 * 1024
 class SegmentHeader(msgspec.Struct, frozen=True):
     """What a consumer needs to know before it looks at the rows. Times are event times in ms since the epoch.
 
+    ``newest_before_ms``: no row of any earlier segment is later than this, None if there is no such row.
     ``watermark_ms``: every row of every later segment has event time >= this; None while nothing is known yet.
     ``checksum`` is BLAKE2b-128 of the body, ``schema_id`` of its schema.
     """
@@ -35,6 +36,7 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     rows: int
     min_event_time_ms: int | None
     max_event_time_ms: int | None
+    newest_before_ms: int | None
     watermark_ms: int | None
     end_of_stream: bool
     checksum: str
@@ -52,6 +54,7 @@ def encode_segment(
     event_time: str | None,
     watermark_ms: int | None,
     end_of_stream: bool,
+    newest_before_ms: int | None = None,
 ) -> tuple[SegmentHeader, bytes]:
     """Return the header and the whole segment for ``table``, whose ``event_time`` column is a timestamp."""
     body = _table_bytes(table) if table.num_rows else b""
@@ -65,6 +68,7 @@ def encode_segment(
         rows=table.num_rows,
         min_event_time_ms=first_ms,
         max_event_time_ms=last_ms,
+        newest_before_ms=newest_before_ms,
         watermark_ms=watermark_ms,
         end_of_stream=end_of_stream,
         checksum=_digest(body),

@@ -205,6 +205,15 @@ VERBS = (
         ),
     ),
     Verb(
+        "streams",
+        verbs.streams,
+        "streams and sinks that queries can name, and what running operators put out",
+        (
+            ("sbon streams", "the derived ones are read by new queries that need the same join"),
+            ("sbon streams --json | jq '.[] | select(.kind == \"derived\")'", "those alone"),
+        ),
+    ),
+    Verb(
         "queries",
         verbs.queries,
         "all queries and how they do",
@@ -222,7 +231,7 @@ VERBS = (
     Verb(
         "explain",
         verbs.explain,
-        "why each operator of a query is where it is",
+        "why each operator of a query is where it is, and what the query shares with others",
         (("sbon explain q3f2a81", "its virtual point, the candidates and their costs, and the runner-up"),),
         (_argument("query", metavar="QUERY", help="id of a query, see `sbon queries`"),),
     ),

@@ -19,6 +19,7 @@ from daemon.control_messages import (
     OperatorsReply,
     QueriesReply,
     StatusReply,
+    StreamsReply,
 )
 from sbon.coordinate import Coordinate
 
@@ -111,6 +112,28 @@ def show_latency(reply: LatencyReply) -> None:
     console().print(f"round trip {reply.a} - {reply.b}: {measured}, {predicted}")
 
 
+def show_streams(reply: StreamsReply) -> None:
+    if not reply.streams:
+        console().print("no streams: declare some in the [[stream]] tables of a node's configuration")
+    else:
+        columns = ("NAME", "KIND", "NODE", "RATE", "EVENT TIME", "SCHEMA", "COMPUTES")
+        rows = (
+            (
+                stream.name,
+                stream.kind,
+                stream.node,
+                "" if stream.rate_bytes_per_s is None else f"{_bytes(stream.rate_bytes_per_s)}/s",
+                stream.event_time or "",
+                _shortened(stream.schema),
+                _shortened(stream.computes or "", 200),
+            )
+            for stream in reply.streams
+        )
+        console().print(_table(columns, rows, right=("RATE",)))
+    if reply.silent:
+        console().print(f"no answer from {', '.join(reply.silent)}")
+
+
 def show_queries(reply: QueriesReply) -> None:
     if not reply.queries:
         console().print("no queries: see `sbon submit --help`")
@@ -176,6 +199,12 @@ def show_explanation(reply: Explanation) -> None:
             f"network usage {_bytes(reply.network_usage)} in transit; "
             f"with everything at the consumer {_bytes(reply.network_usage_at_consumer)}"
         )
+    for reused in reply.reused:
+        since = "all its rows" if reused.from_ms is None else f"from {_moment(reused.from_ms)} on"
+        out.print(f"reads {reused.fragment_id} of {reused.query_id} at {reused.node}, {since}: {reused.computes}")
+    for reader in reply.readers:
+        where = "" if reader.node is None else f" at {reader.node}"
+        out.print(f"{reader.fragment_id} is read by {reader.query_id}{where}, too")
     for operator in reply.operators:
         out.print()
         _show_operator(out, operator)
@@ -204,6 +233,11 @@ def _show_operator(out: Console, operator: OperatorExplanation) -> None:
             for candidate in operator.candidates
         )
         out.print(_table(columns, rows, right=columns[1:4]))
+
+
+def _moment(at_ms: int) -> str:
+    """An event time, in UTC."""
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(at_ms // 1000))}.{at_ms % 1000:03}"
 
 
 def event_line(event: Event) -> str:

@@ -37,6 +37,7 @@ from daemon.control_messages import (
     RequestFor,
     Revoke,
     Status,
+    Streams,
     Submit,
 )
 from daemon.logs import set_up_logs
@@ -165,6 +166,10 @@ def _read_query(file: str) -> str:
         raise SbonError(f"cannot read {file}: {error.strerror}: give a file with a query in it") from error
     except UnicodeDecodeError as error:
         raise SbonError(f"{file} is not text in UTF-8: give a file with a query in it") from error
+
+
+def streams(arguments: Arguments) -> None:
+    _show(arguments, _ask(arguments, Streams()), tables.show_streams, lambda reply: reply.streams)
 
 
 def queries(arguments: Arguments) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
+from sbon.fragment import Computes, FragmentKind, FragmentSpec, PortSpec
 from sbon.sql import estimates
 from sbon.sql.dialect import column, identifier, render
 from sbon.sql.estimates import Rate
@@ -25,6 +25,7 @@ from sbon.sql.logical_plan import (
     Join,
     Output,
     Plan,
+    Reused,
     Scan,
     Union,
     attributes,
@@ -35,6 +36,8 @@ from sbon.sql.logical_plan import (
     substitute,
     used,
 )
+from sbon.sql.plan_rates import rate_of
+from sbon.sql.signatures import computes
 from sbon.streams import SinkSpec, StreamSpec
 
 
@@ -46,6 +49,17 @@ class _Cut:
     columns: tuple[str, ...]
     event_time: str | None
     rate: Rate
+    #: Of a fragment that is another query's: how its output is made into what is wanted, and where reading begins.
+    select: exp.Select | None = None
+    first_batch: int = 0
+
+    def at(self, port: str) -> exp.Expr:
+        """What the consumer's SQL reads at this port."""
+        return exp.to_table(port) if self.select is None else self.select.from_(port).subquery(port)
+
+    def port(self, name: str) -> PortSpec:
+        first_batches = {self.fragment_id: self.first_batch} if self.first_batch else {}
+        return PortSpec(name, (self.fragment_id,), first_batches)
 
 
 @dataclass(slots=True)
@@ -68,7 +82,7 @@ class Cutter:
         names = tuple(output.name or "" for output in outputs)
         selected_names: list[exp.Expr] = [exp.Star()] if names == top.columns else [column(name) for name in names]
         event_time = top.event_time if top.event_time in names else None
-        sql = render(exp.select(*selected_names).from_("in0"))
+        sql = render(exp.select(*selected_names).from_(top.at("in0")))
         self._add(
             FragmentKind.SINK,
             sql,
@@ -100,6 +114,8 @@ class Cutter:
                 return self._union(plan, outputs, conditions, time)
             case Aggregate():
                 return self._aggregate(plan, outputs, conditions, time)
+            case Reused():
+                return self._reused(plan, outputs, conditions, time)
 
     def _source(self, scan: Scan, outputs: list[Output], conditions: list[exp.Expr]) -> _Cut:
         time = next(attribute for attribute, name, _ in scan.columns if name == scan.stream.event_time)
@@ -120,6 +136,23 @@ class Cutter:
             stream=scan.stream,
         )
 
+    def _reused(self, reused: Reused, outputs: list[Output], conditions: list[exp.Expr], time: str | None) -> _Cut:
+        """No fragment of ours: whoever reads it takes its rows as they come, and makes of them what is wanted."""
+        names = {attribute: column(name) for attribute, name in reused.columns}
+        select = _select(outputs, names)
+        if conditions:
+            select = select.where(substitute(conjunction(conditions), names))
+        rate = rate_of(reused)
+        self.rates[reused.fragment_id] = rate.bytes_per_s
+        return _Cut(
+            reused.fragment_id,
+            tuple(output.name or "" for output in outputs),
+            None if time is None else _named(outputs, time),
+            _projected(estimates.filtered(rate, conditions), outputs),
+            select,
+            reused.first_batch,
+        )
+
     def _join(self, join: Join, outputs: list[Output], conditions: list[exp.Expr], time: str | None) -> _Cut:
         times = times_in_join(join)
         needed = used(*(o.expression for o in outputs), *conditions, *join.condition) | {times.left, times.right}
@@ -127,7 +160,8 @@ class Cutter:
             self._fragment(side, list(identity(a for a in attributes(side) if a in needed)), side_time)
             for side, side_time in ((join.left, times.left), (join.right, times.right))
         )
-        select = _select(outputs).from_("in0").join("in1", on=conjunction(times.condition), join_type="inner")
+        select = _select(outputs).from_(left.at("in0"))
+        select = select.join(right.at("in1"), on=conjunction(times.condition), join_type="inner")
         if conditions:
             select = select.where(conjunction(conditions))
         event_time = None if time is None else _named(outputs, time)
@@ -139,6 +173,7 @@ class Cutter:
             event_time=event_time,
             lag_us=times.lags_us[time] if time is not None and event_time is not None else 0,
             rate=_projected(estimates.filtered(estimates.joined(left.rate, right.rate), conditions), outputs),
+            computes=None if conditions else computes(join, outputs, event_time),
         )
 
     def _union(self, union: Union, outputs: list[Output], conditions: list[exp.Expr], time: str | None) -> _Cut:
@@ -156,7 +191,8 @@ class Cutter:
         # Computing above the union sees its widened types; names alone can be given below it.
         above = bool(conditions) or any(bare(output.expression) is None for output in outputs)
         parts = [
-            _select(list(identity(passed)) if above else outputs).from_(f"in{number}") for number in range(len(inputs))
+            _select(list(identity(passed)) if above else outputs).from_(each.at(f"in{number}"))
+            for number, each in enumerate(inputs)
         ]
         merged: exp.Query = parts[0]
         for part in parts[1:]:
@@ -183,7 +219,8 @@ class Cutter:
         child = self._fragment(
             aggregate.input, list(identity(a for a in attributes(aggregate.input) if a in needed)), window.time
         )
-        select = _select(outputs, definitions).from_("in0").group_by(window.call, *(key for _, key in aggregate.keys))
+        select = _select(outputs, definitions).from_(child.at("in0"))
+        select = select.group_by(window.call, *(key for _, key in aggregate.keys))
         if conditions:
             select = select.having(substitute(conjunction(conditions), definitions))
         event_time = None if time is None else _named(outputs, time)
@@ -211,6 +248,7 @@ class Cutter:
         stream: StreamSpec | None = None,
         sink: SinkSpec | None = None,
         interval_us: int = 0,
+        computes: Computes | None = None,
     ) -> _Cut:
         number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
         fragment_id = f"{self.query_id}-{kind}{number}"
@@ -221,7 +259,7 @@ class Cutter:
                 query_id=self.query_id,
                 kind=kind,
                 sql=sql,
-                ports=tuple(PortSpec(f"in{i}", (each.fragment_id,)) for i, each in enumerate(inputs)),
+                ports=tuple(each.port(f"in{i}") for i, each in enumerate(inputs)),
                 event_time=event_time,
                 watermark_lag_ms=ceil_ms(lag_us),
                 stateful=kind in (FragmentKind.JOIN, FragmentKind.AGGREGATE),
@@ -229,6 +267,7 @@ class Cutter:
                 stream=stream,
                 sink=sink,
                 output_interval_ms=ceil_ms(interval_us),
+                computes=computes,
             )
         )
         self.rates[fragment_id] = rate.bytes_per_s

@@ -17,6 +17,7 @@ from sbon.sql.logical_plan import (
     Filter,
     Join,
     Plan,
+    Reused,
     Scan,
     Union,
     attributes,
@@ -69,6 +70,8 @@ def event_times(plan: Plan) -> EventTimes:
             bounds = {(window.end, window.start): length, (window.start, window.end): -length}
             # Windows with end <= W have been put out at watermark W: later ones end after W, and start a length before.
             return EventTimes({window.end: 0, window.start: length}, bounds)
+        case Reused():
+            return EventTimes({plan.time: 0}, {})
 
 
 def times_in_join(join: Join) -> JoinTimes:

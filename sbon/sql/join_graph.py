@@ -26,12 +26,16 @@ Order = int | tuple["Order", "Order"]
 
 @dataclass(frozen=True)
 class JoinGraph:
-    """``inputs`` in the order in which they are written; ``places``: where they stand in the text."""
+    """``inputs`` in the order in which they are written; ``places``: where they stand in the text.
+
+    Of the ``conditions`` those that are ``stated`` come first, then those that follow from them.
+    """
 
     inputs: tuple[Plan, ...]
     places: tuple[str, ...]
     conditions: tuple[exp.Expr, ...]
     written: Order
+    stated: int
 
     def plan(self, order: Order) -> Plan:
         """The joins in that order, each condition where all that it needs is there for the first time.
@@ -91,9 +95,10 @@ def join_graph(join: Join) -> JoinGraph:
         return left, right
 
     written = flatten(join, join.place)
+    stated = len(conditions)
     conditions += _equalities(inputs, conditions)
     conditions += _bounds(inputs, conditions)
-    return JoinGraph(tuple(inputs), tuple(places), tuple(conditions), written)
+    return JoinGraph(tuple(inputs), tuple(places), tuple(conditions), written, stated)
 
 
 def _equalities(inputs: list[Plan], conditions: list[exp.Expr]) -> list[exp.Expr]:

@@ -7,9 +7,21 @@ from collections.abc import Callable, Sequence
 
 from sbon.planning.problem import MAX_STREAMS, JoinQuery, Tree, Use
 from sbon.sql.join_graph import JoinGraph, Order
-from sbon.sql.logical_plan import Join, Output, Plan, attributes, used
+from sbon.sql.logical_plan import (
+    Aggregate,
+    Compute,
+    Filter,
+    Join,
+    Output,
+    Plan,
+    Reused,
+    Scan,
+    Union,
+    attributes,
+    used,
+)
 from sbon.sql.plan_rates import joined_rate, rate_of
-from sbon.sql.signatures import signature, stream_of
+from sbon.sql.signatures import canonical, stream_of
 
 
 def join_query(
@@ -34,7 +46,7 @@ def join_query(
     rates, signatures = [], []
     for mask in range(1 << count):
         numbers = [number for number in range(count) if mask >> number & 1]
-        signatures.append(signature(graph, numbers))
+        signatures.append(canonical(graph, numbers).signature)
         if not numbers:
             rates.append(0.0)
         elif len(numbers) == 1 or graph.can_join(frozenset(numbers)):
@@ -57,9 +69,26 @@ def order_of(tree: Tree) -> Order:
 
 
 def used_above(outputs: Sequence[Output], plan: Plan, graph: JoinGraph) -> set[str]:
-    """Attributes of the graph's inputs that the rest of ``plan`` may use: all, unless it is nothing but joins."""
+    """Attributes of the graph's inputs that ``outputs``, and the rest of ``plan`` above the joins, use."""
     own = {name for each in graph.inputs for name in attributes(each)}
-    return own & used(*(output.expression for output in outputs)) if isinstance(plan, Join) else own
+    return own & (used(*(output.expression for output in outputs)) | _used_in(plan))
+
+
+def _used_in(plan: Plan) -> set[str]:
+    """What a plan uses above its joins."""
+    match plan:
+        case Filter():
+            return used(plan.condition) | _used_in(plan.input)
+        case Compute():
+            return used(*(definition for _, definition in plan.columns)) | _used_in(plan.input)
+        case Union():
+            names = used(*(source for sources in plan.expressions for source in sources))
+            return names.union(*(_used_in(branch) for branch in plan.inputs))
+        case Aggregate():
+            expressions = (expression for _, expression in (*plan.keys, *plan.measures))
+            return {plan.window.time} | used(*expressions) | _used_in(plan.input)
+        case Join() | Scan() | Reused():
+            return set()
 
 
 def _needed(graph: JoinGraph, numbers: Sequence[int], above: set[str]) -> set[str]:

@@ -92,7 +92,22 @@ class Aggregate:
         return {**bounds, **dict(self.keys), **dict(self.measures)}
 
 
-Plan = Scan | Filter | Compute | Join | Union | Aggregate
+@dataclass(frozen=True, slots=True, eq=False)
+class Reused:
+    """The output of a fragment of another query: its columns as (attribute, name there).
+
+    ``instead_of`` is what would have to be computed without it; ``time`` is the attribute of its event time.
+    ``first_batch`` is where reading begins.
+    """
+
+    fragment_id: str
+    columns: tuple[tuple[str, str], ...]
+    time: str
+    instead_of: Plan
+    first_batch: int = 0
+
+
+Plan = Scan | Filter | Compute | Join | Union | Aggregate | Reused
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +133,8 @@ def attributes(plan: Plan) -> tuple[str, ...]:
             return plan.columns
         case Aggregate():
             return tuple(plan.definitions())
+        case Reused():
+            return tuple(attribute for attribute, _ in plan.columns)
 
 
 def declared_types(plan: Plan) -> dict[str, str]:
@@ -141,6 +158,8 @@ def declared_types(plan: Plan) -> dict[str, str]:
         case Aggregate():
             known = declared_types(plan.input)
             return {key: known[name] for key, source in plan.keys if (name := bare(source)) in known and name}
+        case Reused():
+            return declared_types(plan.instead_of)
 
 
 def bare(expression: exp.Expr) -> str | None:

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sbon.errors import QueryError
+from sbon.fragment import Start
 from sbon.sql.build import PlanBuilder
 from sbon.sql.catalog import Catalog
 from sbon.sql.check import check_insert
 from sbon.sql.cut import Cutter
 from sbon.sql.dialect import parse, place
+from sbon.sql.late_start import begin
 from sbon.sql.logical_plan import Output, Plan, bare, display, shown
 from sbon.sql.pushdown import push_filters
 from sbon.sql.query_plan import QueryPlan
@@ -32,11 +34,15 @@ class Prepared:
     sink_owner: str
     interval_us: int
 
-    def cut(self, query_id: str, choose: Choose = as_written) -> QueryPlan:
-        """Its fragments, joins in the order that ``choose`` says. Raises QueryError if it cannot run on streams."""
+    def cut(self, query_id: str, choose: Choose = as_written, starts: Mapping[str, Start] | None = None) -> QueryPlan:
+        """Its fragments, joins as ``choose`` says. Raises QueryError if it cannot run on streams.
+
+        ``starts``: where it begins to read the fragments of other queries, by id; from their beginnings unless said.
+        """
         with _one_line():
             cutter = Cutter(query_id)
-            cutter.cut(reorder(self.plan, choose), self.outputs, self.sink, self.interval_us)
+            plan = begin(reorder(self.plan, choose), starts or {})
+            cutter.cut(plan, self.outputs, self.sink, self.interval_us)
         owners = {spec.fragment_id: self.owners[spec.stream.name] for spec in cutter.fragments if spec.stream}
         owners[cutter.fragments[-1].fragment_id] = self.sink_owner
         links = tuple(

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 
 from sbon.sql import estimates
 from sbon.sql.estimates import Rate
-from sbon.sql.logical_plan import Aggregate, Compute, Filter, Join, Plan, Scan, Union, attributes, bare, conjuncts
+from sbon.sql.logical_plan import (
+    Aggregate,
+    Compute,
+    Filter,
+    Join,
+    Plan,
+    Reused,
+    Scan,
+    Union,
+    attributes,
+    bare,
+    conjuncts,
+)
 
 
 def rate_of(plan: Plan) -> Rate:
@@ -34,6 +46,10 @@ def rate_of(plan: Plan) -> Rate:
         case Aggregate():
             windows = plan.window.length_us / plan.window.slide_us
             return estimates.aggregated(rate_of(plan.input), windows, list(attributes(plan)))
+        case Reused():
+            rate = rate_of(plan.instead_of)
+            widths = {name: rate.column_bytes[name] for name in attributes(plan)}
+            return Rate(rate.rows_per_s, widths, rate.kept)
 
 
 def joined_rate(inputs: Sequence[Rate], needed: set[str]) -> float:

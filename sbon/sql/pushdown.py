@@ -15,6 +15,7 @@ from sbon.sql.logical_plan import (
     Filter,
     Join,
     Plan,
+    Reused,
     Scan,
     Union,
     attributes,
@@ -42,7 +43,7 @@ def push_filters(plan: Plan, conditions: Sequence[exp.Expr] = ()) -> Plan:
             return _into_union(plan, conditions)
         case Aggregate():
             return _into_aggregate(plan, conditions)
-        case Scan():
+        case Scan() | Reused():
             return _filtered(plan, conditions)
 
 

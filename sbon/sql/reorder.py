@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sbon.sql.join_graph import JoinGraph, Order, join_graph
-from sbon.sql.logical_plan import Aggregate, Compute, Filter, Join, Plan, Scan, Union
+from sbon.sql.logical_plan import Aggregate, Compute, Filter, Join, Plan, Reused, Scan, Union
 
-#: Says in which order to join; None: as it is written, or as it can be.
-Choose = Callable[[JoinGraph], Order | None]
+#: Says in which order to join, or what to put in the place of the joins; None: as it is written, or as it can be.
+Choose = Callable[[JoinGraph], Order | Plan | None]
 
 
 def as_written(_graph: JoinGraph) -> None:
@@ -18,7 +18,7 @@ def as_written(_graph: JoinGraph) -> None:
 def reorder(plan: Plan, choose: Choose) -> Plan:
     """``plan`` with the joins of each tree of joins in the chosen order. Filters have been pushed down before."""
     match plan:
-        case Scan():
+        case Scan() | Reused():
             return plan
         case Filter():
             return Filter(reorder(plan.input, choose), plan.condition)
@@ -41,9 +41,12 @@ def _with_inputs(join: Join, choose: Choose) -> Join:
 
 
 def _joined(join: Join, choose: Choose) -> Plan:
-    if not isinstance(join.left, Join) and not isinstance(join.right, Join):
-        return join  # there is only one order; the sides keep theirs
     graph = join_graph(join)
-    order = choose(graph) or graph.any_order()
+    chosen = choose(graph)
+    if chosen is not None and not isinstance(chosen, int | tuple):
+        return chosen
+    if len(graph.inputs) == 2:
+        return join  # there is only one order; the sides keep theirs
+    order = chosen or graph.any_order()
     # With what is written nothing has to be added, and errors are told of that.
     return join if order is None or order == graph.written else graph.plan(order)

@@ -5,15 +5,17 @@ Aliases, the order of streams and of conditions, and which side of a comparison 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 
 from sqlglot import exp
 
+from sbon.fragment import Computes
 from sbon.planning.signature import Signature
 from sbon.sql.dialect import column, render
-from sbon.sql.join_graph import JoinGraph
-from sbon.sql.logical_plan import Filter, Plan, Scan, conjuncts, used
+from sbon.sql.join_graph import JoinGraph, join_graph
+from sbon.sql.logical_plan import Filter, Join, Output, Plan, Scan, bare, conjuncts, used
 
 #: A comparison with its sides changed about.
 _TURNED: dict[type[exp.Expr], type[exp.Expr]] = {exp.GT: exp.LT, exp.GTE: exp.LTE}
@@ -29,7 +31,16 @@ def stream_of(plan: Plan) -> tuple[Scan, list[exp.Expr]] | None:
     return (plan, filters) if isinstance(plan, Scan) else None
 
 
-def signature(graph: JoinGraph, numbers: Iterable[int]) -> Signature:
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """A signature, and what it calls the attributes and the filters of the plan, by attribute and by signature."""
+
+    signature: Signature
+    names: Mapping[str, str]
+    filters: Mapping[str, exp.Expr]
+
+
+def canonical(graph: JoinGraph, numbers: Iterable[int]) -> Canonical:
     """Of the join of these inputs, all of them streams with filters. Raises ValueError if one is not."""
     found = []
     for number in numbers:
@@ -45,13 +56,27 @@ def signature(graph: JoinGraph, numbers: Iterable[int]) -> Signature:
     # Which of several uses of one stream is called the first is free: the least text decides.
     return min(
         (_written(scans, numbering, between, filters) for numbering in _numberings(scans)),
-        key=lambda signature: (signature.body, sorted(signature.filters)),
+        key=lambda found: (found.signature.body, sorted(found.signature.filters)),
     )
+
+
+def computes(join: Join, outputs: Sequence[Output], event_time: str | None) -> Computes | None:
+    """What a fragment computes that puts out ``outputs`` of a join; None for what others cannot read from some point
+    of event time on, or could not find: its inputs are not all streams."""
+    graph = join_graph(join)
+    if any(stream_of(plan) is None for plan in graph.inputs):
+        return None
+    found = canonical(graph, range(len(graph.inputs)))
+    columns = {found.names[name]: output.name or "" for output in outputs if (name := bare(output.expression) or "")}
+    time = next((name for name, column in columns.items() if column == event_time), None)
+    if time is None:
+        return None
+    return Computes(found.signature.body, tuple(sorted(found.signature.filters)), columns, time)
 
 
 def _written(
     scans: list[Scan], numbering: tuple[int, ...], between: list[exp.Expr], filters: list[exp.Expr]
-) -> Signature:
+) -> Canonical:
     names: dict[str, exp.Expr] = {}
     for scan, number in zip(scans, numbering, strict=True):
         for attribute, name, _ in scan.columns:
@@ -59,7 +84,9 @@ def _written(
     streams = sorted(f"{scan.stream.name.lower()}{number}" for scan, number in zip(scans, numbering, strict=True))
     conditions = sorted({_canonical(part, names) for part in between})
     body = ", ".join(streams) + (" ON " + " AND ".join(conditions) if conditions else "")
-    return Signature(body, frozenset(_canonical(part, names) for part in filters))
+    by_text = {_canonical(part, names): part for part in filters}
+    called = {attribute: name.name for attribute, name in names.items()}
+    return Canonical(Signature(body, frozenset(by_text)), called, by_text)
 
 
 def _numberings(scans: list[Scan]) -> Iterable[tuple[int, ...]]:

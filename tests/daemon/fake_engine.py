@@ -40,8 +40,10 @@ from sbon.engine_messages import (
     Migrate,
     Permit,
     PortStatus,
+    SetReaders,
     SnapshotTaken,
 )
+from sbon.fragment import Start
 from sbon.frames import FrameReader, frame
 
 PERIOD_S = 0.02
@@ -61,6 +63,7 @@ class FakeFragment:
         self.connected: dict[tuple[str, str], Connect] = {}
         self.batches = -1
         self.bounds = command.bounds
+        self.consumers = command.consumers
         self._lock = (self.folder / "lock").open("w")
         deadline = time.monotonic() + 10
         while True:
@@ -187,6 +190,12 @@ class FakeEngine:
                     return EngineReply(call.call_id, error="does not run here")
                 fragment.bounds = command.bounds
                 return EngineReply(call.call_id, newest_batch=fragment.newest_batch)
+            case SetReaders():
+                if fragment is None:
+                    return EngineReply(call.call_id, error="does not run here")
+                fragment.consumers = command.consumers
+                begin = Start(fragment.newest_batch + 1, 1000)
+                return EngineReply(call.call_id, starts=dict.fromkeys(command.consumers, begin))
             case Connect():
                 if fragment is None:
                     return EngineReply(call.call_id, error="does not run here")

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sbon.errors import RemoteProtocolError
+from sbon.fragment import Start
 from spark_bridge.durable import write_when_there_is_room
 from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
 from spark_bridge.segment import body_table, decode_segment, encode_segment
@@ -65,6 +66,27 @@ def test_segments_are_kept_until_every_consumer_has_them(tmp_path: Path) -> None
     assert reopened.last == log.last
     append(reopened, 6, 6)
     log.acknowledge("b", 0)  # an acknowledgement that comes late takes nothing back
+
+
+def test_who_comes_later_begins_with_the_oldest_segment_and_after_all_rows_that_are_gone(tmp_path: Path) -> None:
+    log = open_log(tmp_path, "a")
+    assert log.set_readers(("a", "b")) == {"a": Start(0, None), "b": Start(0, None)}
+    for batch_id, times_ms in enumerate([(30, 50), (40,), (60,), (45,)]):
+        append(log, batch_id, *times_ms)
+    log.acknowledge("a", 3)
+    assert log.set_readers(("a", "c"))["c"] == Start(0, None)  # nothing was gone: "b" had read nothing
+    log.acknowledge("c", 3)  # two segments stay in any case, for replays
+    started = log.set_readers(("a", "c", "d"))
+    assert started["d"] == Start(2, 51)
+    assert log.set_readers(("a", "d"))["d"] == started["d"]
+    append(log, 4, 70)
+    append(log, 5, 71)
+    log.acknowledge("a", 5)
+    reopened = open_log(tmp_path, "a", "d")
+    assert len(list(reopened.segments_from(2, 0, NEVER))) == 4
+    reopened.acknowledge("c", 5)  # who reads no longer has no say
+    assert len(list(reopened.segments_from(2, 0, NEVER))) == 4
+    assert open_log(tmp_path, "a").set_readers(("a", "e"))["e"].from_ms == 51
 
 
 def test_nothing_is_wanted_before_a_consumer_asks(tmp_path: Path) -> None:

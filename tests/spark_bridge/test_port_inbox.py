@@ -28,6 +28,14 @@ def test_a_producer_that_moved_goes_on_where_it_was(tmp_path: Path) -> None:
     assert list(inbox.bodies(0, inbox.end())) == [b"p0", b"p1"]
 
 
+def test_a_port_begins_where_its_subscription_does(tmp_path: Path) -> None:
+    inbox = PortInbox(tmp_path / "in0", ("p",), {"p": 7})
+    assert inbox.next_batch("p") == 7
+    assert inbox.append(Segment("p", 1, 7, 0, None, b""))
+    assert PortInbox(tmp_path / "in0", ("p",), {"p": 7}).next_batch("p") == 8
+    assert inbox.read_for_good() == {}
+
+
 def test_the_watermark_is_that_of_the_slowest_producer(tmp_path: Path) -> None:
     inbox = PortInbox(tmp_path / "in0.sqlite", ("fast", "slow"))
     inbox.append(segment("fast", 0, 100))

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -26,7 +26,7 @@ from sbon.sql.join_query import join_query, order_of, used_above
 from sbon.sql.logical_plan import Join
 from sbon.sql.plan import Prepared, plan_query, prepare_query
 from sbon.sql.plan_rates import joined_rate
-from sbon.sql.signatures import signature
+from sbon.sql.signatures import canonical
 from tests.sbon.planning.cases import metric_network
 from tests.sbon.sql.test_stream_windows import CATALOG
 
@@ -35,6 +35,10 @@ WINDOWS = (
 )
 KEYS = "f.NUM = c.FLIGHT AND f.NUM = b.FLIGHT AND f.DEST = w.CITY"
 QUERY = f"INSERT INTO DISPLAY SELECT f.GATE, b.AREA, w.FORECAST FROM {WINDOWS} WHERE {KEYS} AND f.TERMINAL = 'S'"
+
+
+def signature(graph: JoinGraph, numbers: Iterable[int]) -> Signature:
+    return canonical(graph, numbers).signature
 
 
 def graph_of(text: str) -> JoinGraph:

@@ -1,0 +1,141 @@
+"""Queries with the same join over whole daemons, engines of the fake kind: one join runs, while one query needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from daemon.config import FailoverConfig
+from daemon.control_messages import Cancel, Explain, Explanation, OperatorInfo, Operators, StreamInfo, Streams
+from daemon.hosted_fragment import HostingRecord
+from sbon.fragment import FragmentSpec
+from tests.daemon.test_queries import STAY, Cluster, eventually, running_cluster
+
+JOIN = "lefts {0} JOIN rights {1} ON {0}.k = {1}.k AND {0}.ts BETWEEN {1}.ts AND {1}.ts + INTERVAL 1 HOUR"
+FIRST = f"INSERT INTO out SELECT l.ts, l.k FROM {JOIN.format('l', 'r')}"
+SECOND = (
+    "INSERT INTO out SELECT window.start AS s, count(*) AS n "
+    f"FROM {JOIN.format('a', 'b')} WHERE a.k <> 'x' GROUP BY window(a.ts, '1 hour')"
+)
+
+
+async def operators(cluster: Cluster, query_id: str) -> dict[str, OperatorInfo]:
+    async with cluster.client("left") as client:
+        found = (await client.request(Operators())).operators
+    return {operator.kind: operator for operator in found if operator.query_id == query_id}
+
+
+async def explained(cluster: Cluster, query_id: str) -> Explanation:
+    async with cluster.client("right") as client:
+        return await client.request(Explain(query_id))
+
+
+async def streams(cluster: Cluster) -> dict[str, StreamInfo]:
+    async with cluster.client("right") as client:
+        return {stream.name: stream for stream in (await client.request(Streams())).streams}
+
+
+async def cancel(cluster: Cluster, query_id: str) -> None:
+    async with cluster.client("left") as client:
+        await client.request(Cancel(query_id))
+
+
+def spec(cluster: Cluster, node: str, fragment_id: str) -> FragmentSpec:
+    path = cluster.folder_of(node, fragment_id) / "hosting.msgpack"
+    return msgspec.msgpack.decode(path.read_bytes(), type=HostingRecord).assignment.spec
+
+
+def consumers(cluster: Cluster, node: str, fragment_id: str) -> tuple[str, ...]:
+    path = cluster.folder_of(node, fragment_id) / "hosting.msgpack"
+    return msgspec.msgpack.decode(path.read_bytes(), type=HostingRecord).assignment.consumers
+
+
+async def submit_first(cluster: Cluster) -> tuple[str, OperatorInfo]:
+    """Its id and its join, once that is known to run."""
+    first = await cluster.submit(FIRST)
+
+    async def is_offered() -> bool:
+        return f"{first}-join1" in await streams(cluster)
+
+    await eventually(is_offered)
+    return first, (await operators(cluster, first))["join"]
+
+
+async def test_the_second_query_reads_the_join_of_the_first_and_keeps_it_alive(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        first, join = await submit_first(cluster)
+        second = await cluster.submit(SECOND)
+        reading = await operators(cluster, second)
+        assert reading.keys() == {"aggregate", "sink"}
+        aggregate = spec(cluster, reading["aggregate"].node, reading["aggregate"].fragment_id)
+        assert aggregate.ports[0].producers == (join.fragment_id,)
+        assert aggregate.ports[0].first_batches[join.fragment_id] > 0
+        # What it begins with is in its text: whole windows, of rows that are all still to come.
+        assert aggregate.sql.count("TIMESTAMP_MILLIS(1000)") == 2
+        assert "(SELECT ts AS a__ts FROM in0 WHERE k <> 'x' AND ts >= TIMESTAMP_MILLIS(1000)) AS in0" in aggregate.sql
+
+        said = await explained(cluster, second)
+        assert [(each.fragment_id, each.query_id, each.node, each.from_ms) for each in said.reused] == [
+            (join.fragment_id, first, join.node, 1000)
+        ]
+        assert {each.query_id for each in (await explained(cluster, first)).readers} == {second}
+        cursors = {f"{first}-sink1:in0", f"{second}-aggregate1:in0"}
+        assert set(consumers(cluster, join.node, join.fragment_id)) == cursors
+
+        await cancel(cluster, first)
+
+        async def only_the_join_is_left() -> bool:
+            left = await operators(cluster, first)
+            return left.keys() == {"join", "source"} and consumers(cluster, join.node, join.fragment_id) == (
+                f"{second}-aggregate1:in0",
+            )
+
+        await eventually(only_the_join_is_left)
+        assert (await cluster.query(second)).state == "running"
+
+        # It moves as before, and whoever reads it is told.
+        target = "sink" if join.node == "hub" else "hub"
+        await cluster.migrate(join.fragment_id, target)
+        moved = (await operators(cluster, first))["join"]
+        assert (moved.node, moved.generation) == (target, 2)
+        await eventually(lambda: connected(cluster, reading["aggregate"].node, join.fragment_id, target))
+        assert (await explained(cluster, second)).reused[0].node == target
+        assert consumers(cluster, target, join.fragment_id) == (f"{second}-aggregate1:in0",)
+
+        await cancel(cluster, second)
+
+        async def nothing_is_left() -> bool:
+            return not any(cluster.folders().values())
+
+        await eventually(nothing_is_left)
+
+
+async def connected(cluster: Cluster, reader: str, fragment_id: str, node: str) -> bool:
+    return any(
+        event.kind == "link-connected" and event.fields["producer"] == fragment_id and event.fields["node"] == node
+        for event in cluster.daemons[reader].events.history()
+    )
+
+
+async def test_a_reader_that_is_silent_for_long_is_forgotten_and_one_that_has_nothing_to_read_fails(
+    tmp_path: Path,
+) -> None:
+    async with running_cluster(tmp_path, STAY, FailoverConfig(replicas=0, lease_s=0.5)) as cluster:
+        first, join = await submit_first(cluster)
+        second = await cluster.submit(SECOND)
+        # The join's host finds that it cannot go on: so neither can the other query, and it says why.
+        cluster.steer(join.node, fail="join")
+
+        async def both_have_failed() -> bool:
+            return {(await cluster.query(each)).state for each in (first, second)} == {"failed"}
+
+        await eventually(both_have_failed)
+        error = (await cluster.query(second)).error
+        assert error is not None
+        assert f"{join.fragment_id}, which it reads, is gone" in error
+
+        async def nothing_is_left() -> bool:
+            return not any(cluster.folders().values())
+
+        await eventually(nothing_is_left)
