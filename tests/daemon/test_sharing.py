@@ -1,0 +1,116 @@
+"""The rules by which fragments of one query are read by others, on records alone."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from daemon import query_record, sharing
+from daemon.query_messages import Location, QueryStatus, Reader, Reused
+from daemon.query_record import QueryRecord, new_record
+from sbon.errors import SbonError
+from sbon.fragment import Start
+from sbon.sql.plan import plan_query
+from tests.sbon.sql.streams import CATALOG
+
+SQL = (
+    "INSERT INTO result SELECT window.end AS e, count(*) AS n FROM flights f JOIN weather w "
+    "ON f.origin = w.origin AND f.ts BETWEEN w.ts AND w.ts + INTERVAL 1 HOUR GROUP BY window(f.ts, '1 hour')"
+)
+KEEPERS = ("k1", "k2", "k3")
+
+
+def record(query_id: str = "q1", status: QueryStatus = QueryStatus.RUNNING) -> QueryRecord:
+    plan = plan_query(SQL, query_id, CATALOG)
+    hosts = {spec.fragment_id: "host" for spec in plan.fragments}
+    new = new_record(plan, hosts, (), keepers=KEEPERS, submitted_at_s=0.0)
+    return msgspec.structs.replace(new, status=status)
+
+
+def subscribed(of: QueryRecord, fragment_id: str = "q1-join1", by: str = "q2") -> QueryRecord:
+    return sharing.subscribe(of, (f"{by}-sink1:in0",), Reader(fragment_id, by, KEEPERS))
+
+
+def alive(of: QueryRecord) -> set[str]:
+    return {fragment_id for fragment_id, fragment in of.fragments.items() if not fragment.released}
+
+
+def test_what_is_read_outlives_its_query_and_ends_with_its_last_reader() -> None:
+    shared = subscribed(subscribed(record()), by="q3")
+    assert shared.cursors("q1-join1") == ("q1-aggregate1:in0", "q2-sink1:in0", "q3-sink1:in0")
+    assert shared.fragment("q1-join1").consumer_changes == 2
+    assert sharing.subscribe(shared, ("q2-sink1:in0",), Reader("q1-join1", "q2", KEEPERS)) is shared
+
+    ended = query_record.ended(shared, QueryStatus.CANCELLED)
+    assert alive(ended) == {"q1-source1", "q1-source2", "q1-join1"}
+    assert ended.cursors("q1-join1") == ("q2-sink1:in0", "q3-sink1:in0")
+    assert ended.fragment("q1-join1").consumer_changes == 3
+    assert not ended.is_over
+    assert query_record.owns(ended, "host", "q1-join1", 1)
+    assert not query_record.owns(ended, "host", "q1-sink1", 1)
+    assert query_record.is_leased(ended, ended.fragment("q1-join1"))
+    moving = query_record.announce(ended, "host", "q1-join1", 1, "other")
+    assert query_record.claim(moving, "other", "q1-join1", 2)[1]
+
+    one_left = sharing.unsubscribe(ended, ["q2-sink1:in0"])
+    assert alive(one_left) == alive(ended)
+    assert sharing.unsubscribe(one_left, ["q2-sink1:in0"]) is one_left
+    assert sharing.unsubscribe(one_left, ["q3-sink1:in0"]).is_over
+
+
+def test_readers_of_a_query_that_goes_on_may_come_and_go() -> None:
+    left = sharing.unsubscribe(subscribed(record()), ["q2-sink1:in0"])
+    assert alive(left) == record().fragments.keys()
+    assert left.cursors("q1-join1") == ("q1-aggregate1:in0",)
+    assert query_record.ended(left, QueryStatus.FINISHED).is_over
+
+
+def test_what_does_not_run_cannot_be_read() -> None:
+    for of in (record(status=QueryStatus.DEPLOYING), query_record.ended(record(), QueryStatus.CANCELLED)):
+        with pytest.raises(SbonError, match="does not run now"):
+            subscribed(of)
+    full = record()
+    for number in range(sharing.MAX_READERS):
+        full = subscribed(full, by=f"r{number}")
+    with pytest.raises(SbonError, match="readers already"):
+        subscribed(full)
+
+
+def test_what_is_broken_takes_those_with_it_that_it_feeds_and_no_others() -> None:
+    shared = subscribed(subscribed(record()), "q1-aggregate1", by="q3")
+    assert sharing.broken(shared, "q1-source2").readers == {}
+    assert sharing.broken(shared, "q1-aggregate1").readers.keys() == {"q2-sink1:in0"}
+    assert sharing.broken(shared, "q1-sink1") is shared
+
+
+def reading() -> QueryRecord:
+    """A query whose aggregate reads the join of ``q0``."""
+    own = record()
+    aggregate = own.fragment("q1-aggregate1")
+    port = msgspec.structs.replace(aggregate.spec.ports[0], producers=("q0-join1",))
+    spec = msgspec.structs.replace(aggregate.spec, ports=(port,))
+    fragments = {
+        "q1-aggregate1": msgspec.structs.replace(aggregate, spec=spec, output_schema="a"),
+        "q1-sink1": own.fragment("q1-sink1"),
+    }
+    reused = Reused("q0", KEEPERS, "f JOIN w", "schema", Location("q0-join1", 3, "far"), Start(4, 5000))
+    return msgspec.structs.replace(own, fragments=fragments, reused={"q0-join1": reused})
+
+
+def test_a_reader_knows_what_it_reads_as_long_as_it_needs_it() -> None:
+    own = reading()
+    assert sharing.subscriptions(own) == {"q0-join1": ("q1-aggregate1:in0",)}
+    assignment = own.assignment("q1-aggregate1")
+    assert assignment.port_schemas == ("schema",)
+    assert assignment.producers == (Location("q0-join1", 3, "far"),)
+    assert own.placement["q0-join1"] == "far"
+
+    moved = sharing.located(own, Location("q0-join1", 4, "near"))
+    assert moved.location("q0-join1").node_id == "near"
+    assert sharing.located(moved, Location("q0-join1", 3, "far")) is moved
+    assert sharing.located(moved, Location("q9-join1", 9, "far")) is moved
+
+    read_on = query_record.ended(subscribed(own, "q1-aggregate1"), QueryStatus.CANCELLED)
+    assert sharing.subscriptions(read_on) == {"q0-join1": ("q1-aggregate1:in0",)}
+    assert sharing.broken(read_on, "q0-join1").is_over
+    assert sharing.subscriptions(query_record.ended(own, QueryStatus.CANCELLED)) == {}
