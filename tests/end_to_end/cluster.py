@@ -13,6 +13,8 @@ import trio
 from daemon.control_messages import (
     Cancel,
     Done,
+    Explain,
+    Explanation,
     Join,
     Migrate,
     Nodes,
@@ -88,6 +90,9 @@ class Cluster:
         """The fragments of a query by id."""
         found = (await ask(self.first.socket, Operators(), OperatorsReply)).operators
         return {operator.fragment_id: operator for operator in found if operator.query_id == query_id}
+
+    async def explain(self, query_id: str) -> Explanation:
+        return await ask(self.first.socket, Explain(query_id), Explanation)
 
     async def migrate(self, fragment_id: str, node: str) -> None:
         """Move a fragment by hand; return when it runs there."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import csv
 import gzip
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -23,11 +25,23 @@ from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, runni
 pytestmark = pytest.mark.spark
 
 EXPECTED_ROWS = 148
+JOINED_SINK = ("joined", "joined")
 #: Rows of a time so late that all windows close; they match nothing and give no result.
 SENTINELS = {
     "flights": "2013-12-01T00:00:00Z,XX,0,XXX,YYY,0",
     "weather": "2013-12-01T00:00:00Z,ZZZ,0,0,0,10",
 }
+
+
+#: Every flight that left in bad weather: the join of the demo's query, and nothing else.
+JOINED = """
+INSERT INTO joined
+SELECT a.dep_delay AS dep_delay, a.ts AS ts, a.origin AS origin
+FROM weather b JOIN flights a ON b.origin = a.origin AND a.ts BETWEEN b.ts AND b.ts + INTERVAL 59 MINUTES
+WHERE a.dep_delay IS NOT NULL AND (b.visib < 5 OR b.wind_speed > 15 OR b.precip > 0)
+"""
+#: Rows of a day after all windows have closed: one pair that matches.
+LATER = {"flights": "2013-12-02T00:30:00Z,XX,0,EWR,YYY,7", "weather": "2013-12-02T00:00:00Z,EWR,0,99,0,0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +59,37 @@ class Feed:
                 ",".join(row) for row in rows if first_day <= int(row[0][8:10]) + 31 * (row[0][6] == "8") < end_day
             ]
             lines = [",".join(header), *chosen, *([sentinel] if last else [])]
-            whole = self.folder / f"{name}.part"
-            whole.write_text("\n".join([*lines, ""]))
-            whole.rename(self.folder / name / f"{first_day:02}.csv")
+            self._put(name, f"{first_day:02}.csv", lines)
+
+    def put_later(self) -> None:
+        """Let the day after everything happen."""
+        for name, row in LATER.items():
+            with gzip.open(DATA / f"{name}.csv.gz", "rt", newline="") as file:
+                self._put(name, "later.csv", [file.readline().strip(), row])
+
+    def _put(self, name: str, file_name: str, lines: list[str]) -> None:
+        whole = self.folder / f"{name}.part"
+        whole.write_text("\n".join([*lines, ""]))
+        whole.rename(self.folder / name / file_name)
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        """All that was put there."""
+        return [row for path in sorted((self.folder / name).glob("*.csv")) for row in csv.DictReader(path.open())]
+
+    def joined(self, from_ms: int | None) -> Counter[tuple[int, str, datetime]]:
+        """What JOINED gives of all that was put there, from some event time on."""
+        bad: Counter[tuple[str, str]] = Counter()
+        for row in self.rows("weather"):
+            visib, wind_speed, precip = (float(row[name] or "nan") for name in ("visib", "wind_speed", "precip"))
+            if visib < 5 or wind_speed > 15 or precip > 0:
+                assert row["ts"][14:19] == "00:00", "observed at each full hour"
+                bad[row["origin"], row["ts"][:13]] += 1
+        found: Counter[tuple[int, str, datetime]] = Counter()
+        for row in self.rows("flights"):
+            at = datetime.fromisoformat(row["ts"])
+            if row["dep_delay"] and (from_ms is None or at.timestamp() * 1000 >= from_ms):
+                found[int(row["dep_delay"]), row["origin"], at] += bad[row["origin"], row["ts"][:13]]
+        return +found
 
 
 @pytest.fixture
@@ -65,15 +107,17 @@ def scenario(tmp_path: Path, feed: Feed) -> Scenario:
         options = {"path": str(tmp_path / name), "header": "true"}
         return StreamSpec(name, "csv", schema, "ts", options, rate_bytes_per_s=rate_bytes_per_s)
 
-    sink = SinkSpec("delays", "parquet", {"path": str(tmp_path / "result")})
+    sinks = tuple(
+        SinkSpec(name, "parquet", {"path": str(tmp_path / path)}) for name, path in (("delays", "result"), JOINED_SINK)
+    )
     streams = (files("flights", FLIGHTS_SCHEMA, 40_000), files("weather", WEATHER_SCHEMA, 4_000))
-    roles = (Role("office", sinks=(sink,)), Role("hub"), Role("airport", accepts_operators=False, streams=streams))
+    roles = (Role("office", sinks=sinks), Role("hub"), Role("airport", accepts_operators=False, streams=streams))
     return make_cluster_scenario(tmp_path, roles, ((0.0, 60.0, 60.0), (60.0, 0.0, 20.0), (60.0, 20.0, 0.0)))
 
 
-async def wait_for_rows(cluster: Cluster, query_id: str, count: int) -> None:
+async def wait_for_rows(cluster: Cluster, query_id: str, count: int, folder: str = "result") -> None:
     """Until the sink has written ``count`` rows. SbonError if the query fails meanwhile."""
-    while len(read_rows(cluster.scenario.result)) < count:
+    while len(read_rows(cluster.scenario.result.with_name(folder))) < count:
         await cluster.check_runs(query_id)
         await trio.sleep(0.3)
 
@@ -88,7 +132,16 @@ async def check_result(scenario: Scenario, scratch: Path) -> None:
     assert verdict.rows == EXPECTED_ROWS
 
 
-async def test_a_join_and_an_aggregate_moved_by_hand_lose_and_double_nothing(
+async def read_the_join(cluster: Cluster, first: str) -> tuple[str, int | None]:
+    """Submit a second query with the same join. Its id, and from when on it reads the first one's."""
+    second = await cluster.submit(JOINED)
+    assert {operator.kind for operator in (await cluster.operators(second)).values()} == {"sink"}
+    reused = (await cluster.explain(second)).reused
+    assert [(each.fragment_id, each.query_id) for each in reused] == [(f"{first}-join1", first)]
+    return second, reused[0].from_ms
+
+
+async def test_a_join_that_two_queries_read_and_an_aggregate_are_moved_and_lose_and_double_nothing(
     scenario: Scenario, feed: Feed, tmp_path: Path
 ) -> None:
     with trio.fail_after(500):
@@ -99,6 +152,7 @@ async def test_a_join_and_an_aggregate_moved_by_hand_lose_and_double_nothing(
             unpinned = [operator for operator in placed.values() if operator.kind in ("join", "aggregate")]
             assert {operator.node for operator in unpinned} == {"hub"}
             await wait_for_rows(cluster, query_id, 1)
+            reader, from_ms = await read_the_join(cluster, query_id)
             for operator, days in zip(unpinned, ((8, 16), (16, 24)), strict=True):
                 feed.put(*days)
                 await cluster.migrate(operator.fragment_id, "office")
@@ -108,8 +162,22 @@ async def test_a_join_and_an_aggregate_moved_by_hand_lose_and_double_nothing(
                 assert moved[operator.fragment_id].generation > operator.generation
             feed.put(24, 33, last=True)
             await wait_for_rows(cluster, query_id, EXPECTED_ROWS)
+            await check_result(scenario, tmp_path)
             await cluster.cancel(query_id)
-        await check_result(scenario, tmp_path)
+            # The other query goes on, and with it what it reads.
+            feed.put_later()
+            expected = feed.joined(from_ms)
+            await wait_for_rows(cluster, reader, expected.total(), "joined")
+            left = await cluster.operators(query_id)
+            assert sorted(operator.kind for operator in left.values()) == ["join", "source", "source"]
+            assert Counter(read_rows(tmp_path / "joined")) == expected
+            assert from_ms is None or from_ms < max(at.timestamp() * 1000 for *_, at in expected)
+            await cluster.cancel(reader)
+            await until(lambda: has_no_operators(cluster, query_id))
+
+
+async def has_no_operators(cluster: Cluster, query_id: str) -> bool:
+    return not await cluster.operators(query_id)
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import datetime
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from sbon.fragment import FragmentKind
+from sbon.fragment import FragmentKind, FragmentSpec, Start
 from sbon.sql.join_graph import Order
 from sbon.sql.plan import prepare_query
 from sbon.sql.reorder import Choose, as_written
 from spark_bridge.session import start_session
+from tests.sbon.sql.reading import offers, plan_reading
 from tests.sbon.sql.streams import CATALOG, SCHEMAS
 
 pytestmark = pytest.mark.spark
@@ -215,10 +216,52 @@ def test_the_order_of_joins_changes_nothing(spark: SparkSession, order: Order) -
     assert _comparable(cut.collect()) == _comparable(spark.sql(select).collect())
 
 
+SHARED = f"SELECT f.ts, f.origin, f.dest, f.seats, w.visib FROM flights f JOIN weather w ON {NEAR}"
+FROM = "TIMESTAMP '2013-07-01 12:20:00Z'"
+LATE = {"q1-join1": Start(5, int(datetime.datetime(2013, 7, 1, 12, 20, tzinfo=datetime.UTC).timestamp() * 1000))}
+#: Queries that read the join above from some time on, and what they are to give.
+READERS = {
+    "the join, filtered further": (
+        f"SELECT f.ts, f.dest, w.visib FROM flights f JOIN weather w ON {NEAR} WHERE f.seats > 50",
+        f"SELECT f.ts, f.dest, w.visib FROM flights f JOIN weather w ON {NEAR} WHERE f.seats > 50 AND f.ts >= {FROM}",
+    ),
+    "whole windows": (
+        f"""SELECT window.start AS s, f.origin, sum(f.seats) AS n FROM flights f JOIN weather w ON {NEAR}
+        GROUP BY window(f.ts, '2 hours'), f.origin""",
+        f"""SELECT window.start AS s, f.origin, sum(f.seats) AS n FROM flights f JOIN weather w ON {NEAR}
+        GROUP BY window(f.ts, '2 hours'), f.origin HAVING window.start >= {FROM}""",
+    ),
+    "a third stream": (
+        f"""SELECT f.ts, w.visib, b.weight FROM flights f JOIN weather w ON {NEAR} JOIN bags b
+        ON b.airport = f.origin AND b.seen_at BETWEEN f.ts - INTERVAL 10 MINUTES AND f.ts""",
+        f"""SELECT f.ts, w.visib, b.weight FROM flights f JOIN weather w ON {NEAR} JOIN bags b
+        ON b.airport = f.origin AND b.seen_at BETWEEN f.ts - INTERVAL 10 MINUTES AND f.ts WHERE f.ts >= {FROM}""",
+    ),
+}
+
+
+@pytest.mark.parametrize(("select", "expected"), READERS.values(), ids=READERS.keys())
+def test_who_reads_the_join_of_another_query_gets_all_that_is_late_enough(
+    spark: SparkSession, select: str, expected: str
+) -> None:
+    fragments, offered = offers(SHARED, CATALOG)
+    results: dict[str, DataFrame] = {}
+    _run(spark, fragments, results)
+    plan = plan_reading(select, CATALOG, offered, LATE)
+    assert plan is not None
+    found = _comparable(_run(spark, plan.fragments, results).collect())
+    assert len(found) > 3, "the query should find something to compare"
+    assert found == _comparable(spark.sql(expected).collect())
+
+
 def _run_fragments(spark: SparkSession, select: str, choose: Choose = as_written) -> DataFrame:
     """What reaches the sink when each fragment runs as a batch query over the results of its producers."""
-    results: dict[str, DataFrame] = {}
-    for fragment in prepare_query(f"INSERT INTO result {select}", CATALOG).cut("q", choose).fragments:
+    return _run(spark, prepare_query(f"INSERT INTO result {select}", CATALOG).cut("q", choose).fragments, {})
+
+
+def _run(spark: SparkSession, fragments: Sequence[FragmentSpec], results: dict[str, DataFrame]) -> DataFrame:
+    """As above; ``results``, by fragment, has those of other queries, and gets these."""
+    for fragment in fragments:
         if fragment.stream is not None:
             spark.table(fragment.stream.name).createOrReplaceTempView("source")
         for port in fragment.ports:
