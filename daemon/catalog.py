@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+import trio
 
 from daemon.config import Config
 from daemon.control_messages import StreamInfo
 from daemon.hosted_fragment import HostedFragment
 from daemon.hosting import Hosting
+from daemon.notices import Notices
 from daemon.peers import Gathered, Peers
 from daemon.query_messages import DerivedStream, Describe, Description
+from overlay.records import NodeRecord
 from sbon.engine_messages import FragmentState
 from sbon.errors import QueryError
 from sbon.sql.catalog import Catalog
@@ -71,11 +75,38 @@ class CatalogService:
         self._peers = peers
         self._hosting = hosting
         self._config = config
+        self._notices = Notices(peers, self._topics)
         peers.handle(Describe, self._describe)
 
-    async def gather(self) -> Known:
-        """As much as can be found now."""
-        return _known(await self._peers.gather(Describe(), Description), self._peers)
+    async def run(self) -> None:
+        """Leave word of what is here, until cancelled."""
+        await self._notices.run()
+
+    async def gather(self, names: Iterable[str] | None = None) -> Known:
+        """What neighbours have, and what can be found of these ``names`` anywhere in the overlay; None: of all."""
+        described: list[Gathered] = []
+        found: list[NodeRecord] = []
+
+        async def ask_neighbours() -> None:
+            described.append(await self._peers.gather(Describe(), Description))
+
+        async def find() -> None:
+            found.extend(await self._notices.find(names))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_neighbours)
+            nursery.start_soon(find)
+        others = [owner.node_id for owner in found if owner.node_id not in described[0].answers]
+        described.append(await self._peers.gather(Describe(), Description, others))
+        answers = {node_id: answer for gathered in described for node_id, answer in gathered.answers.items()}
+        silent = {name: None for gathered in described for name in gathered.silent}
+        return _known(Gathered(answers, tuple(silent)), self._peers)
+
+    def _topics(self) -> frozenset[str]:
+        """Names of all that is here; of what a running fragment offers, the first of the streams that it is made of."""
+        declared = [stream.name for stream in self._config.stream] + [sink.name for sink in self._config.sink]
+        derived = (self._derived(fragment) for fragment in self._hosting.fragments)
+        return frozenset((*declared, *(each.computes.streams[0] for each in derived if each is not None)))
 
     async def _describe(self, _message: Describe, _sender: str) -> Description:
         derived = (self._derived(fragment) for fragment in self._hosting.fragments)

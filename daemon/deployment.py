@@ -84,7 +84,7 @@ class Deployment:
         Raises QueryError for a query that cannot be planned, SbonError for one that cannot be deployed; then nothing of
         it is left.
         """
-        known = await self._catalog.gather()
+        known = await self._catalog.gather(await trio.to_thread.run_sync(_names, sql))
         try:
             plan = await _plan(sql, "q", known.catalog)
         except QueryError as error:
@@ -95,7 +95,7 @@ class Deployment:
     # --- deploying here
 
     async def _deploy_for(self, message: SubmitQuery, _sender: str) -> Submitted:
-        known = await self._catalog.gather()
+        known = await self._catalog.gather(await trio.to_thread.run_sync(_names, message.sql))
         query_id = f"q{secrets.token_hex(4)}"
         try:
             planned = await self._planning.plan(message.sql, query_id, known)
@@ -236,6 +236,13 @@ class Deployment:
                     nursery.start_soon(start, spec)
         except* SbonError as errors:
             raise _first(errors) from None
+
+
+def _names(sql: str) -> list[str]:
+    """In a thread, as below."""
+    from sbon.sql.dialect import names_in
+
+    return names_in(sql)
 
 
 async def _plan(sql: str, query_id: str, catalog: Catalog) -> QueryPlan:

@@ -134,6 +134,7 @@ class QueryService:
             nursery.start_soon(self._replicating.run)
             nursery.start_soon(self._failover.run)
             nursery.start_soon(self._subscriptions.run)
+            nursery.start_soon(self._catalog.run)
             nursery.start_soon(self._optimizer.run)
             task_status.started()
 

@@ -50,13 +50,15 @@ class Computes(msgspec.Struct, frozen=True):
     """What a fragment's output is, in terms that do not depend on how its query is written: others may read it, too.
 
     ``body`` and ``filters`` are those of a :class:`sbon.planning.signature.Signature`; ``columns`` are the names of the
-    output's columns, by what they are called there; ``event_time`` is one of these.
+    output's columns, by what they are called there; ``event_time`` is one of these. ``streams``: names of those that it
+    is made of.
     """
 
     body: str
     filters: tuple[str, ...]
     columns: dict[str, str]
     event_time: str
+    streams: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:

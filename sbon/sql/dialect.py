@@ -81,6 +81,16 @@ def render(expression: exp.Expr) -> str:
         raise QueryError(f"cannot be written in Spark SQL: {_one_line(str(error))}; use another form") from None
 
 
+def names_in(text: str) -> list[str]:
+    """All that ``text`` names as a table: streams, its sink, and queries of its own; nothing if it is not SQL."""
+    try:
+        statements = parse(text)
+    except QueryError:
+        return []
+    found = (table for statement in statements for table in statement.find_all(exp.Table))
+    return sorted({".".join(part.name for part in table.parts) for table in found})
+
+
 def parse_columns(ddl: str) -> dict[str, str]:
     """Column names of a Spark DDL string (``"ts TIMESTAMP, origin STRING"``) and their types as text.
 

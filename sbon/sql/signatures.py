@@ -71,7 +71,9 @@ def computes(join: Join, outputs: Sequence[Output], event_time: str | None) -> C
     time = next((name for name, column in columns.items() if column == event_time), None)
     if time is None:
         return None
-    return Computes(found.signature.body, tuple(sorted(found.signature.filters)), columns, time)
+    read = (stream_of(plan) for plan in graph.inputs)
+    names = tuple(sorted({stream[0].stream.name for stream in read if stream is not None}))
+    return Computes(found.signature.body, tuple(sorted(found.signature.filters)), columns, time, names)
 
 
 def _written(

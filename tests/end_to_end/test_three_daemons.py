@@ -74,7 +74,8 @@ class Feed:
 
     def rows(self, name: str) -> list[dict[str, str]]:
         """All that was put there."""
-        return [row for path in sorted((self.folder / name).glob("*.csv")) for row in csv.DictReader(path.open())]
+        files = sorted((self.folder / name).glob("*.csv"))
+        return [row for path in files for row in csv.DictReader(path.read_text().splitlines())]
 
     def joined(self, from_ms: int | None) -> Counter[tuple[int, str, datetime]]:
         """What JOINED gives of all that was put there, from some event time on."""

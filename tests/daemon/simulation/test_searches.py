@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from daemon.simulation.figures import OverlayReport
 from daemon.simulation.latency import load
 from daemon.simulation.progress import Silent
 from daemon.simulation.scenario import Run, Scenario
+from daemon.simulation.searches import PATIENCE_S
 from overlay.config import MAX_REMEMBERED, OverlayConfig
+from overlay.events import Event, SearchFinished
+from overlay.identity import NodeId
 from overlay.search import MAX_CONTACTS
+from overlay.shelves import HOLDERS, SHELVES, place_of
+from sbon.objectives import NearestTo
 
 
 @pytest.fixture(scope="module")
-def run() -> Run:
-    return Run(Scenario(load([]), "built-in", 130, 2.0, 5, OverlayConfig(), searches=60), Silent())
+def ran() -> tuple[Run, OverlayReport]:
+    run = Run(Scenario(load([]), "built-in", 130, 2.0, 5, OverlayConfig(), searches=60), Silent())
+    return run, run.go()
 
 
-def test_searches_find_nearly_all_of_the_best(run: Run) -> None:
+def test_searches_find_nearly_all_of_the_best(ran: tuple[Run, OverlayReport]) -> None:
     """130 nodes, of which each knows a sixth by links, and whose coordinates still move: news of them are soon old."""
-    report = run.go()
+    report = ran[1]
     for figures in (report.knn, report.usage_search):
         assert figures is not None
         assert figures.unfinished == 0
@@ -26,3 +35,42 @@ def test_searches_find_nearly_all_of_the_best(run: Run) -> None:
         assert figures.contacts_p99 <= MAX_CONTACTS
     assert report.peers_per_node_max <= MAX_REMEMBERED
     assert report.violations == ()
+
+
+class Collector:
+    """The hosts that searches found, by (endpoint, search)."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, int], set[NodeId]] = {}
+
+    def happened(self, endpoint: int, event: Event, _at: float) -> None:
+        if isinstance(event, SearchFinished):
+            self.found[endpoint, event.search_id] = {record.node_id for record in event.found}
+
+    def broke(self, what: str, at: float) -> None:
+        pass
+
+
+def test_word_that_is_left_on_a_shelf_is_found_from_anywhere(ran: tuple[Run, OverlayReport]) -> None:
+    """Who leaves it and who looks for it find a holder in common, though neither knows all nodes."""
+    run = ran[0]
+    population, world, collector = run.population, run.world, Collector()
+    population.watchers.append(collector)
+    rng = random.Random(7)
+    asked = []
+    for shelf in range(SHELVES):
+        ends = rng.sample(population.live(), 2)
+        objectives = [NearestTo(place_of(shelf, run.scenario.config.dimensions)) for _ in ends]
+        asked.append(
+            [
+                (end, population.node(end).search(objective, HOLDERS, world.clock(end)))
+                for end, objective in zip(ends, objectives, strict=True)
+            ]
+        )
+        for end in ends:
+            world.settle(end)
+        world.run(world.now + 1.0)
+    world.run(world.now + PATIENCE_S)
+    holders = [[collector.found[key] for key in keys] for keys in asked]
+    assert all(left & looked for left, looked in holders)
+    assert len(set().union(*(left for left, _ in holders))) > SHELVES, "the shelves stand at different nodes"
