@@ -471,16 +471,13 @@ class Keeper:
             Link(record.readers[cursor].fragment_id, cursor, estimated.get(record.readers[cursor].fragment_id, 0.0))
             for cursor in readings
         ]
-        rates = [self._rate(link, readings) for link in links]
+        said = {cursor: reading.rate_bytes_per_s for cursor, reading in readings.items()}
+        rates = [said.get(link.target, self.rate(link.source, link.target)) for link in links]
         if any(rate is None for rate in rates):
             return tuple(links)
         return tuple(
             msgspec.structs.replace(link, rate_bytes_per_s=rate) for link, rate in zip(links, rates, strict=True)
         )
-
-    def _rate(self, link: Link, readings: Mapping[str, Reading]) -> float | None:
-        reading = readings.get(link.target)
-        return self.rate(link.source, link.target) if reading is None else reading.rate_bytes_per_s
 
     def rate(self, producer: str, consumer: str) -> float | None:
         """Bytes/s on a link, None while it is not measured here."""
