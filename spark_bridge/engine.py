@@ -39,7 +39,6 @@ from sbon.errors import SbonError, StaleGenerationError
 from sbon.frames import FrameReader, frame
 from spark_bridge.flight_links import LinkServer, Served
 from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings, folder_bytes, one_line
-from spark_bridge.port_source import register_port_source
 from spark_bridge.replay_source import register_replay_source
 from spark_bridge.session import start_session
 from spark_bridge.snapshots import Snapshot
@@ -73,10 +72,18 @@ class Fragments:
     the highest one seen for a fragment is refused with StaleGenerationError.
     """
 
-    def __init__(self, spark: SparkSession, settings: RunnerSettings, tell: Callable[[FromEngine], None]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: RunnerSettings,
+        tell: Callable[[FromEngine], None],
+        report_soon: Callable[[], None],
+    ) -> None:
+        """``report_soon()`` asks for statuses to be sent at once."""
         self._spark = spark
         self._settings = settings
         self._tell = tell
+        self._report_soon = report_soon
         self._runners: dict[str, FragmentRunner] = {}
         self._generations: dict[str, int] = {}
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -157,7 +164,7 @@ class Fragments:
             folder = str(snapshot.folder)
             self._tell(SnapshotTaken(command.fragment_id, command.generation, snapshot.batch_id, folder))
 
-        runner = FragmentRunner(self._spark, command, self._settings, link_lost, snapshot_taken)
+        runner = FragmentRunner(self._spark, command, self._settings, link_lost, snapshot_taken, self._report_soon)
         self._runners[command.fragment_id] = runner
         return runner
 
@@ -189,6 +196,8 @@ class Engine:
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        #: There is something to tell before the next period is over.
+        self._due = threading.Event()
         self._sending = threading.Lock()
         self._fragments: Fragments | None = None
         self._ending = threading.Event()
@@ -205,14 +214,17 @@ class Engine:
             memory_mb=self._settings.memory_mb,
             settings=self._settings.spark,
         )
-        register_port_source(spark)
         register_replay_source(spark)
-        fragments = Fragments(spark, self._settings.runner, self._send)
+        fragments = Fragments(spark, self._settings.runner, self._send, self._due.set)
         server = LinkServer(self._settings.bind_host, fragments)
         self._fragments = fragments
-        signal.signal(signal.SIGTERM, lambda *_: self._ending.set())
+        signal.signal(signal.SIGTERM, lambda *_: self._end())
         self._send(self._hello(spark, server.address))
-        while not self._ending.wait(_STATUS_PERIOD_S):
+        while True:
+            self._due.wait(_STATUS_PERIOD_S)
+            self._due.clear()
+            if self._ending.is_set():
+                break
             for runner in fragments.running():
                 runner.rest_if_finished()
                 self._send(runner.status())
@@ -237,7 +249,7 @@ class Engine:
                     pool.submit(self._answer, _CALLS.decode(body))
         if self._fragments is None:
             os._exit(0)  # Spark is still starting, and nobody waits for it any more
-        self._ending.set()
+        self._end()
 
     def _answer(self, call: EngineCall) -> None:
         assert self._fragments is not None
@@ -248,4 +260,8 @@ class Engine:
             with self._sending:
                 self._socket.sendall(frame(msgspec.msgpack.encode(message)))
         except OSError:
-            self._ending.set()
+            self._end()
+
+    def _end(self) -> None:
+        self._ending.set()
+        self._due.set()

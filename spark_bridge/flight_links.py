@@ -170,14 +170,17 @@ class Puller:
         wanted: threading.Event,
         lost: Callable[[str], None],
         read_for_good: Callable[[], int],
+        arrived: Callable[[], None] = lambda: None,
     ) -> None:
-        """``read_for_good()`` is the producer's newest batch that may be acknowledged, -1 for none."""
+        """``read_for_good()`` is the producer's newest batch that may be acknowledged, -1 for none; ``arrived()`` is
+        called when a segment has come."""
         self._inbox = inbox
         self._producer = producer
         self._consumer = consumer
         self._wanted = wanted
         self._lost = lost
         self._read_for_good = read_for_good
+        self._arrived = arrived
         self._target: Target | None = None
         self._changed = threading.Condition()
         self._stopping = False
@@ -202,11 +205,10 @@ class Puller:
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """End, and wait for the thread: nothing is written to the inbox afterwards."""
+        """End soon: the thread may be waiting for the next segment. Close the inbox: then nothing is written to it."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        self._thread.join()
 
     def _run(self) -> None:
         while (target := self._next_target()) is not None:
@@ -252,6 +254,8 @@ class Puller:
                 self._first_segment_at = min(self._first_segment_at, now)
                 self.bytes_in.add(len(data), now)
                 self.rows_in.add(header.rows, now)
+                self._arrived()
+            self._acknowledge(client, target)
 
     def _acknowledge(self, client: flight.FlightClient, target: Target) -> None:
         up_to = self._read_for_good()

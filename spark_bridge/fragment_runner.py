@@ -32,14 +32,15 @@ from pyspark.sql.types import StructType
 from sbon.engine_messages import Bounds, Connect, FragmentState, FragmentStatus, Instantiate, PortStatus, cursor_name
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.fragment import END_OF_STREAM_MS, FragmentKind, Start
+from spark_bridge.arrivals import Arrivals
 from spark_bridge.durable import write_durably, write_when_there_is_room
 from spark_bridge.flight_links import Puller, Served, Target
 from spark_bridge.folder_lock import FolderLock
 from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
-from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch
+from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch, starts_before
 from spark_bridge.outlet import Outlet
 from spark_bridge.port_inbox import PortInbox
-from spark_bridge.port_source import port_view
+from spark_bridge.port_source import PortSource, port_view
 from spark_bridge.replay_source import REPLAY_FORMAT
 from spark_bridge.sinks import SinkWriter, open_sink
 from spark_bridge.snapshots import Snapshot
@@ -60,6 +61,7 @@ _START_ATTEMPTS = 10
 _SLOW_WORKER = "Python worker failed to connect back"
 _INITIALIZING = "Initializing sources"
 _WANTED_POLL_S = 0.2
+_SIZE_PERIOD_S = 5.0
 _RAISED = re.compile(r"[\w.]+(Error|Exception): \S")
 
 
@@ -85,13 +87,16 @@ class FragmentRunner:
         settings: RunnerSettings,
         link_lost: Callable[[str, str, str], None],
         snapshot_taken: Callable[[Snapshot], None],
+        report_soon: Callable[[], None],
     ) -> None:
+        """``report_soon()`` is called after the first batch: somebody may be waiting for that."""
         self.spec = command.spec
         self.generation = command.generation
         self.owner = command.owner
         self._spark = spark
         self._settings = settings
         self._link_lost = link_lost
+        self._report_soon = report_soon
         self._folder = Path(command.folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._checkpoint = self._folder / "checkpoint"
@@ -107,6 +112,8 @@ class FragmentRunner:
         self._paused: str | None = None
         self._late_rows = 0
         self._batch_id = -1
+        self._state_size = _Size(self._folder)
+        self._arrivals = Arrivals(max(settings.trigger_ms, self.spec.output_interval_ms) / 1000.0)
         now = time.monotonic()
         self._bytes_out, self._rows_out = RateMeter(now), RateMeter(now)
         self._lock = FolderLock(spark, self._folder)
@@ -151,6 +158,7 @@ class FragmentRunner:
                 self._log.wanted,
                 lambda reason: self._link_lost(command.port, command.producer, reason),
                 lambda: self._outlet.read_for_good(command.port, command.producer),
+                self._arrivals.tell,
             )
         self._pullers[key].point_at(Target(command.address, command.producer_generation))
 
@@ -187,6 +195,8 @@ class FragmentRunner:
             self._outlet.stop()
             for puller in self._pullers.values():
                 puller.stop()
+            for inbox in self._inboxes.values():
+                inbox.close()
             self._lock.release()
 
     # -- what others ask -----------------------------------------------------------------------------------------
@@ -235,7 +245,7 @@ class FragmentRunner:
             batch_id=self._batch_id,
             watermark_ms=self._log.last.watermark_ms if self._log.last else None,
             selectivity=self._bytes_out.total / bytes_in if bytes_in else None,
-            state_bytes=self.state_bytes(),
+            state_bytes=self._state_size.after(self._batch_id, now),
             error=error,
         )
 
@@ -280,7 +290,7 @@ class FragmentRunner:
                     self._spark.createDataFrame([], stream.schema).createOrReplaceTempView("source")
                     return stream, self._described(self._spark.sql(self.spec.sql).schema)
                 for port, schema_json in zip(self.spec.ports, port_schemas, strict=True):
-                    self._port(port.name, port.producers, schema_json).createOrReplaceTempView(port.name)
+                    self._port(port.name, schema_json).createOrReplaceTempView(port.name)
                 stream = self._spark.sql(self.spec.sql)
                 return stream, self._described(stream.schema)
         except (PySparkException, Py4JError) as error:
@@ -296,12 +306,12 @@ class FragmentRunner:
         """What consumers must know of this fragment's output before they can read it."""
         return json.dumps({"schema": schema.jsonValue(), "event_time": self.spec.event_time})
 
-    def _port(self, name: str, producers: tuple[str, ...], schema_json: str) -> DataFrame:
+    def _port(self, name: str, schema_json: str) -> DataFrame:
         described = json.loads(schema_json)
-        schema = StructType.fromJson(described["schema"])
-        event_time = described["event_time"] if self.spec.stateful else None
-        inbox = self._folder / "ports" / f"{name}.sqlite"
-        return port_view(self._spark, name, inbox, producers, schema, event_time)
+        rows = StructType.fromJson(described["schema"])
+        starts = starts_before(self._checkpoint, name) + 1
+        source = PortSource(self._spark, name, self._inboxes[name], self._arrivals, rows, starts)
+        return port_view(self._spark, source, described["event_time"] if self.spec.stateful else None)
 
     def _source_stream(self) -> DataFrame:
         declared = self.spec.stream
@@ -330,12 +340,14 @@ class FragmentRunner:
                 self._error = one_line(error)
 
     def _start(self, stream: DataFrame) -> StreamingQuery:
+        # Ports wait for input themselves; what an external source has, Spark has to look for again and again.
+        pause_ms = 0 if self.spec.ports else self._settings.trigger_ms
         writer = (
             stream.writeStream.queryName(self.spec.fragment_id)
             .foreachBatch(self._run_batch)
             .outputMode("append")
             .option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime=f"{max(self._settings.trigger_ms, self.spec.output_interval_ms)} milliseconds")
+            .trigger(processingTime=f"{pause_ms} milliseconds")
         )
         try:
             for _ in range(_START_ATTEMPTS):
@@ -351,6 +363,7 @@ class FragmentRunner:
     def _stop_query(self) -> None:
         """Stop between two batches. Spark waits for a batch that has begun, so that batch must not wait for us."""
         self._no_more_batches.set()
+        self._arrivals.stop()
         with self._start_lock, self._batch_lock:
             if self._query is not None:
                 self._query.stop()
@@ -364,6 +377,7 @@ class FragmentRunner:
         try:
             if self._no_more_batches.is_set():
                 raise StoppedError
+            self._arrivals.batch_begins()
             self._log.wait_for_room(self._stopping)
             plan = planned_batch(self._checkpoint, batch_id)
             ended = write_when_there_is_room(
@@ -373,8 +387,10 @@ class FragmentRunner:
                 raise StoppedError
             if ended and not self._ended.exists():
                 write_durably(self._ended, str(batch_id).encode())
-            self._batch_id = batch_id
+            is_first, self._batch_id = self._batch_id < 0, batch_id
             self._outlet.batch_ended(batch_id)
+            if is_first:
+                self._report_soon()
         except (LogFaultError, SbonError, OSError) as error:
             self._error = one_line(error)
             raise
@@ -455,6 +471,23 @@ def _wait_for_sources(query: StreamingQuery) -> None:
     """Until the sources of ``query`` are up, or it has failed."""
     while query.isActive and query.status["message"] == _INITIALIZING:
         time.sleep(0.05)
+
+
+class _Size:
+    """Of a folder with many files: looked at again when it may have changed, and not too often."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._bytes = 0
+        self._batch_id = -1
+        self._due_s = 0.0
+
+    def after(self, batch_id: int, now_s: float) -> int:
+        """In bytes, after that batch or one a few seconds ago."""
+        if batch_id != self._batch_id and now_s >= self._due_s:
+            self._bytes = folder_bytes(self._folder)
+            self._batch_id, self._due_s = batch_id, now_s + _SIZE_PERIOD_S
+        return self._bytes
 
 
 def folder_bytes(folder: Path) -> int:

@@ -40,6 +40,13 @@ def planned_batch(checkpoint: Path, batch_id: int) -> BatchPlan:
     )
 
 
+def starts_before(checkpoint: Path, port: str) -> int:
+    """How often the query has begun to read ``port``, by its newest offset there (see port_source)."""
+    batch_id = max((int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*")), default=None)
+    offsets = () if batch_id is None else planned_batch(checkpoint, batch_id).offsets
+    return next((int(offset["starts"]) for offset in offsets if offset.get("port") == port), 0)
+
+
 def is_committed(checkpoint: Path, batch_id: int) -> bool:
     """True once Spark will never run ``batch_id`` again."""
     return (checkpoint / "commits" / str(batch_id)).exists()

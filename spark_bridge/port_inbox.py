@@ -2,13 +2,13 @@
 
 Spark's offsets are numbers of segments here, so its checkpoint never learns who produced them (DESIGN: Queries,
 fragments, ports): the journal maps each number to (producer, generation, batch). Journal and segments lie in one SQLite
-database, so that a segment is there with its entry or not at all. The engine writes it, Spark's source process reads
-it and tells what has been read for good.
+database, so that a segment is there with its entry or not at all.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -49,21 +49,29 @@ class PassedError(Exception):
 
 
 class PortInbox:
-    """Every call opens the database anew: the callers are threads of one process and another process altogether."""
+    """Open until :meth:`close`; from then on every call is a sqlite3.ProgrammingError. Thread-safe."""
 
     def __init__(
         self, path: Path, producers: tuple[str, ...], first_batches: Mapping[str, int] = MappingProxyType({})
     ) -> None:
         """``first_batches``: with which batch a producer begins for this port, 0 unless said."""
-        self._path = path
         self._first_batches = first_batches
         self._producers = producers
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
         with self._database(writes=True) as database:
             for statement in _SCHEMA:
                 database.execute(statement)
             if database.execute("SELECT count(*) FROM position").fetchone() == (0,):
                 database.execute("INSERT INTO position VALUES (0)")
+
+    def close(self) -> None:
+        """Nothing is written any more, and the file is all there is of the inbox. Idempotent."""
+        with self._lock:
+            self._connection.close()
 
     def append(self, segment: Segment) -> bool:
         """Store ``segment`` durably; False if it was here already. ValueError if it skips one."""
@@ -110,16 +118,19 @@ class PortInbox:
             row = database.execute("SELECT port_watermark_ms FROM journal WHERE sequence = ?", (end - 1,)).fetchone()
             return row[0] if row else None
 
-    def bodies(self, start: int, end: int) -> Iterator[bytes]:
-        """Bodies of segments ``start`` to ``end`` (exclusive) that have rows, in order."""
+    def bodies(self, start: int, end: int) -> list[bytes]:
+        """Bodies of segments ``start`` to ``end`` (exclusive) that have rows, in order.
+
+        None at all if they were all read for good; PassedError if only some of them were.
+        """
         with self._database() as database:
-            yield from (
-                body
-                for (body,) in database.execute(
-                    "SELECT body FROM journal WHERE sequence >= ? AND sequence < ? AND rows > 0 ORDER BY sequence",
-                    (start, end),
-                )
-            )
+            (read_up_to,) = database.execute("SELECT read_up_to FROM position").fetchone()
+            if end <= read_up_to:
+                return []
+            if start < read_up_to:
+                raise PassedError
+            chosen = "SELECT body FROM journal WHERE sequence >= ? AND sequence < ? AND rows > 0 ORDER BY sequence"
+            return [body for (body,) in database.execute(chosen, (start, end))]
 
     def forget(self, end: int) -> None:
         """The batch that read up to ``end`` is committed: drop those bodies, and entries nobody needs any more."""
@@ -187,14 +198,11 @@ class PortInbox:
 
     @contextmanager
     def _database(self, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as database:
-            if writes:
-                database.execute("PRAGMA journal_mode = WAL")
-                database.execute("PRAGMA synchronous = FULL")
-            database.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
             try:
-                yield database
+                yield self._connection
             except BaseException:
-                database.execute("ROLLBACK")
+                self._connection.execute("ROLLBACK")
                 raise
-            database.execute("COMMIT")
+            self._connection.execute("COMMIT")

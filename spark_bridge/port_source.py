@@ -8,45 +8,37 @@ rows pass through Spark's watermark operator. They are removed again right above
 Spark stores the smallest watermark of a query's operators, not that of each, and reads no source whose offset has not
 changed. So after a restart a join would wait for ever for a port that has nothing new, because it has ended, say. An
 offset therefore also counts the starts of the query: after each, every port is read once, if only for its control row.
+
+The source is an object of this process that Spark calls, through Py4J, as one of its own (its first interface for
+sources, ``Source``). So there is no process per port to be started, and a port without news costs nothing: whoever asks
+waits until there is some (docs/decisions/links.md has the figures).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
+from spark_bridge.arrivals import Arrivals
 from spark_bridge.port_inbox import PortInbox
 from spark_bridge.segment import body_table
 
-_FORMAT = "sbon_port"
 _CONTROL = "__control"
 _WATERMARK = "__watermark"
 
 
-def port_view(
-    spark: SparkSession, port: str, inbox: Path, producers: Sequence[str], schema: StructType, event_time: str | None
-) -> DataFrame:
-    """The stream of ``port`` with the columns of ``schema``; ``event_time`` carries the producers' watermark."""
+def port_view(spark: SparkSession, source: PortSource, event_time: str | None) -> DataFrame:
+    """The stream of a port with the columns of its producers; ``event_time`` carries their watermark."""
+    schema = source.rows
     columns = [sf.col(f"`{field.name}`") for field in schema.fields]
-    raw = (
-        spark.readStream.format(_FORMAT)
-        .option("port", port)
-        .option("inbox", str(inbox))
-        .option("producers", "\n".join(producers))
-        .option("rows", _nullable(schema).json())
-        .load()
-    )
+    raw = source.relation()
     data = raw.where(~sf.col(_CONTROL)).select(*columns, sf.lit(False).alias(_CONTROL))
     if event_time is None:
         return data.drop(_CONTROL)
@@ -67,75 +59,101 @@ def port_view(
     return merged.where(~sf.col(_CONTROL) | sf.col(f"`{event_time}`").isNull()).select(*columns)
 
 
-def register_port_source(spark: SparkSession) -> None:
-    """Make ports known to ``spark``; once per session."""
-    spark.dataSource.register(PortSource)
+class PortSource:
+    """Spark's handle of one port. Its offsets are ``{"port": name, "segments": count, "starts": count}``."""
 
-
-class PortSource(DataSource):
-    """Spark's handle of one port. Options: ``port``, ``inbox`` (path), ``producers`` (lines), ``rows`` (schema)."""
-
-    @classmethod
-    def name(cls) -> str:
-        return _FORMAT
-
-    def schema(self) -> StructType:
-        rows = _struct(self.options["rows"])
-        return StructType(
-            [StructField(_CONTROL, BooleanType()), StructField(_WATERMARK, TimestampType()), *rows.fields]
-        )
-
-    def streamReader(self, schema: StructType) -> PortReader:  # noqa: N802 - Spark's name
-        return PortReader(self.options["port"], Path(self.options["inbox"]), self.options["producers"], schema)
-
-
-class PortRange(InputPartition):
-    """Segments ``start`` to ``end`` (exclusive) and the watermark there, read by one task so that order is kept."""
-
-    def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
-
-
-class PortReader(DataSourceStreamReader):
-    """Runs in a Python process of Spark's; its offsets are ``{"port": name, "segments": count, "starts": count}``."""
-
-    def __init__(self, port: str, inbox: Path, producers: str, schema: StructType) -> None:
+    def __init__(
+        self, spark: SparkSession, port: str, inbox: PortInbox, arrivals: Arrivals, rows: StructType, starts: int
+    ) -> None:
+        """``rows`` is the schema of the producers' rows, ``starts`` how often the query has been started, now included."""
+        self._spark = spark
+        self._jvm: Any = spark._jvm
         self._port = port
-        self._inbox_path = inbox
-        self._producers = tuple(producers.splitlines())
-        self._schema = schema
-        self._starts: int | None = None
+        self._inbox = inbox
+        self._arrivals = arrivals
+        self._starts = starts
+        self._told: int | None = None
+        #: Control rows hold nulls everywhere, whatever the producers' rows may.
+        self.rows = StructType([StructField(field.name, field.dataType, nullable=True) for field in rows.fields])
+        self._flagged = StructType(
+            [StructField(_CONTROL, BooleanType()), StructField(_WATERMARK, TimestampType()), *self.rows.fields]
+        )
+        self._arrow = to_arrow_schema(self._flagged, timezone="UTC")
+        self._jschema: Any = spark._jsparkSession.parseDataType(self._flagged.json())
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return {"port": self._port, "segments": 0, "starts": 0}
+    def relation(self) -> DataFrame:
+        """The stream of flagged rows."""
+        ensure_callback_server_started(self._spark.sparkContext._gateway)
+        sql = self._jvm.org.apache.spark.sql
+        relation = sql.execution.streaming.runtime.StreamingExecutionRelation
+        unnamed = getattr(relation, "$lessinit$greater$default$4")()
+        attributes = sql.catalyst.types.DataTypeUtils.toAttributes(self._jschema)
+        session: Any = self._spark._jsparkSession
+        plan = relation(self, attributes, self._option(None), unnamed, session)
+        datasets = getattr(getattr(self._jvm, "org.apache.spark.sql.classic.Dataset$"), "MODULE$")
+        return DataFrame(datasets.ofRows(session, plan), self._spark)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        if self._starts is None:
-            # Before the first segment there is no watermark that Spark could have forgotten.
-            self._starts = int(start["starts"]) + (1 if start["segments"] else 0)
-        return {"port": self._port, "segments": self._inbox.end(), "starts": self._starts}
+    # --- called by Spark, under its names
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [PortRange(int(start["segments"]), int(end["segments"]))] if start != end else []
+    def schema(self) -> Any:
+        return self._jschema
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, PortRange)
-        arrow = to_arrow_schema(self._schema, timezone="UTC")
-        for body in self._inbox.bodies(partition.start, partition.end):
-            table = body_table(body)
-            if table is not None:
-                yield from _with_flags(table, arrow).to_batches()
-        watermark_ms = self._inbox.watermark_ms(partition.end)
+    def initialOffset(self) -> None:  # noqa: N802
+        return None
+
+    def deserializeOffset(self, text: str) -> Any:  # noqa: N802
+        return self._jvm.org.apache.spark.sql.execution.streaming.runtime.SerializedOffset(text)
+
+    def getOffset(self) -> Any:  # noqa: N802
+        """What there is to be read by now; waits until that is news."""
+        if self._arrivals.wait(self._port) or self._told is None:
+            self._told = self._inbox.end()
+        if not self._told:
+            return self._option(None)
+        offset = {"port": self._port, "segments": self._told, "starts": self._starts}
+        return self._option(self.deserializeOffset(json.dumps(offset)))
+
+    def getBatch(self, start: Any, end: Any) -> Any:  # noqa: N802
+        """Rows of the segments from ``start`` to ``end``, in order, and the watermark after them."""
+        first = 0 if start.isEmpty() else int(json.loads(start.get().json())["segments"])
+        rows = self._read(first, int(json.loads(end.json())["segments"]))
+        frame = self._spark.createDataFrame(rows, self._flagged)._jdf
+        session: Any = self._spark._jsparkSession
+        return session.internalCreateDataFrame(frame.queryExecution().toRdd(), frame.schema(), True)
+
+    def commit(self, end: Any) -> None:
+        self._inbox.forget(int(json.loads(end.json())["segments"]))
+
+    def stop(self) -> None:
+        """The engine stops its pullers, and closes the inbox."""
+
+    def hashCode(self) -> int:  # noqa: N802
+        return 0
+
+    def equals(self, other: object) -> bool:
+        return other is self
+
+    def toString(self) -> str:  # noqa: N802
+        return f"port {self._port}"
+
+    class Java:
+        """For Py4J."""
+
+        implements = ("org.apache.spark.sql.execution.streaming.Source",)
+
+    # --- reading
+
+    def _read(self, first: int, last: int) -> pa.Table:
+        tables = [
+            _with_flags(table, self._arrow) for table in map(body_table, self._inbox.bodies(first, last)) if table
+        ]
+        watermark_ms = self._inbox.watermark_ms(last)
         if watermark_ms is not None:
-            yield _control_row(watermark_ms, arrow)
+            tables.append(_control_row(watermark_ms, self._arrow))
+        return pa.concat_tables(tables) if tables else self._arrow.empty_table()
 
-    def commit(self, end: dict[str, Any]) -> None:
-        self._inbox.forget(int(end["segments"]))
-
-    @cached_property
-    def _inbox(self) -> PortInbox:
-        return PortInbox(self._inbox_path, self._producers)
+    def _option(self, value: Any) -> Any:
+        return self._jvm.scala.Option.apply(value)
 
 
 def _with_flags(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -145,18 +163,9 @@ def _with_flags(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table([*flags, *columns], schema=schema)
 
 
-def _control_row(watermark_ms: int, schema: pa.Schema) -> pa.RecordBatch:
+def _control_row(watermark_ms: int, schema: pa.Schema) -> pa.Table:
     # Our watermark says that later rows are at it or above. Spark's says that they are above it, and drops those at it.
     sparks_ms = watermark_ms - 1
     columns = [pa.array([True]), pa.array([sparks_ms * 1000], pa.int64()).cast(schema.field(_WATERMARK).type)]
     columns += [pa.nulls(1, field.type) for field in list(schema)[2:]]
-    return pa.record_batch(columns, schema=schema)
-
-
-def _nullable(schema: StructType) -> StructType:
-    """Control rows hold nulls everywhere, whatever the producer's rows may."""
-    return StructType([StructField(field.name, field.dataType, nullable=True) for field in schema.fields])
-
-
-def _struct(json_text: str) -> StructType:
-    return StructType.fromJson(json.loads(json_text))
+    return pa.table(columns, schema=schema)
