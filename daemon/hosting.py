@@ -40,6 +40,7 @@ from daemon.query_messages import (
     PrepareEngine,
     ReleaseFragment,
 )
+from daemon.rehearsing import rehearse
 from daemon.replica_store import ReplicaStore
 from daemon.reporting import Reporting
 from daemon.requests import Done
@@ -330,6 +331,7 @@ class Hosting:
         """Whoever asks for an engine is about to send a fragment; it may have to wait for others that feed it."""
         self._book.commit(message.query_id)
         await self._supervisor.prepare()
+        await rehearse(self._supervisor, self._peers.node_id, self.permits.snapshots, message.coming)
         self._expected_until_s = trio.current_time() + START_TIMEOUT_S
         return Done()
 

@@ -1,9 +1,9 @@
 """The conductor of a move, at the host that the fragment leaves (SBON ICDE'06 section 3.3; DESIGN: Ownership).
 
 The steps: *announce* (the target holds room for it, and the keepers grant it the next generation), *prepare* (the
-target starts its engine while the fragment still runs), *copy* (its state as it is now goes ahead), *stop*, *ship*
-(what has changed since, its durable acceptance, and the target's claim, which commits the move), *activate* (the target
-instantiates it from the folder and connects its inputs; the keepers point its consumers at it).
+target starts its engine and rehearses the fragment, which still runs here), *copy* (its state as it is now goes ahead),
+*stop*, *ship* (what has changed since, its durable acceptance, and the target's claim, which commits the move),
+*activate* (the target instantiates it from the folder and connects its inputs; the keepers point its consumers at it).
 
 If anything fails before the commit, the fragment goes on here; if it is not known whether it failed, the keeper is
 asked, and until it answers the fragment rests: it is never lost and never runs twice.
@@ -118,7 +118,7 @@ class _Move:
                 await self._reserving.for_move(self._target, fragment.record.assignment)
                 granted = await self._announce()
             with self._step("prepare"):
-                await self._peers.ask(self._target, PrepareEngine(granted.query_id), Done, START_TIMEOUT_S)
+                await self._peers.ask(self._target, PrepareEngine(granted.query_id, granted), Done, START_TIMEOUT_S)
             with self._step("copy"):
                 await self._copy_ahead()
             stopped_s = trio.current_time()

@@ -164,10 +164,12 @@ class Reserved(msgspec.Struct, frozen=True):
 
 
 class PrepareEngine(msgspec.Struct, frozen=True):
-    """Have an engine running for this query. Answered when it is up. What was reserved for the query stays so for
+    """Have an engine running for this query. Answered when it is ready. What was reserved for the query stays so for
     minutes from now on, until its fragments are here."""
 
     query_id: str
+    #: The fragment that is on its way, if it comes from another host: it is rehearsed.
+    coming: Assignment | None = None
 
 
 class HostFragment(msgspec.Struct, frozen=True):

@@ -32,13 +32,16 @@ from sbon.engine_messages import (
     LinkLost,
     Migrate,
     Permit,
+    Rehearse,
     SetReaders,
     SnapshotTaken,
 )
 from sbon.errors import SbonError, StaleGenerationError
 from sbon.frames import FrameReader, frame
 from spark_bridge.flight_links import LinkServer, Served
-from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings, folder_bytes, one_line
+from spark_bridge.folder_size import folder_bytes
+from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings, one_line
+from spark_bridge.rehearsal import rehearse
 from spark_bridge.replay_source import register_replay_source
 from spark_bridge.session import start_session
 from spark_bridge.snapshots import Snapshot
@@ -86,6 +89,8 @@ class Fragments:
         self._report_soon = report_soon
         self._runners: dict[str, FragmentRunner] = {}
         self._generations: dict[str, int] = {}
+        #: Signatures of the fragments that were here: the code of their plans is compiled.
+        self._compiled: set[str] = set()
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def carry_out(self, call_id: int, command: Command) -> EngineReply:
@@ -132,6 +137,10 @@ class Fragments:
             case Instantiate():
                 runner = self._instantiate(command)
                 return EngineReply(call_id, output_schema=runner.output_schema, newest_batch=runner.newest_batch)
+            case Rehearse():
+                if command.spec.signature() not in self._compiled:
+                    rehearse(self._spark, command, self._settings)
+                    self._compiled.add(command.spec.signature())
             case Permit():
                 runner = self._runner(command.fragment_id)
                 runner.bound(command.bounds)
@@ -166,6 +175,7 @@ class Fragments:
 
         runner = FragmentRunner(self._spark, command, self._settings, link_lost, snapshot_taken, self._report_soon)
         self._runners[command.fragment_id] = runner
+        self._compiled.add(command.spec.signature())
         return runner
 
     def _migrate(self, command: Migrate) -> int:

@@ -36,11 +36,13 @@ from spark_bridge.arrivals import Arrivals
 from spark_bridge.durable import write_durably, write_when_there_is_room
 from spark_bridge.flight_links import Puller, Served, Target
 from spark_bridge.folder_lock import FolderLock
+from spark_bridge.folder_size import FolderSize, folder_bytes
 from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
 from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch, starts_before
 from spark_bridge.outlet import Outlet
-from spark_bridge.port_inbox import PortInbox
-from spark_bridge.port_source import PortSource, port_view
+from spark_bridge.port_inbox import PortInbox, Segment
+from spark_bridge.port_reader import PortReader
+from spark_bridge.port_source import port_view
 from spark_bridge.replay_source import REPLAY_FORMAT
 from spark_bridge.sinks import SinkWriter, open_sink
 from spark_bridge.snapshots import Snapshot
@@ -61,7 +63,7 @@ _START_ATTEMPTS = 10
 _SLOW_WORKER = "Python worker failed to connect back"
 _INITIALIZING = "Initializing sources"
 _WANTED_POLL_S = 0.2
-_SIZE_PERIOD_S = 5.0
+_LONG_AGO_MS = 1_000_000
 _RAISED = re.compile(r"[\w.]+(Error|Exception): \S")
 
 
@@ -112,7 +114,7 @@ class FragmentRunner:
         self._paused: str | None = None
         self._late_rows = 0
         self._batch_id = -1
-        self._state_size = _Size(self._folder)
+        self._state_size = FolderSize(self._folder)
         self._arrivals = Arrivals(max(settings.trigger_ms, self.spec.output_interval_ms) / 1000.0)
         now = time.monotonic()
         self._bytes_out, self._rows_out = RateMeter(now), RateMeter(now)
@@ -165,6 +167,14 @@ class FragmentRunner:
     def set_readers(self, consumers: tuple[str, ...]) -> dict[str, Start]:
         """From now on these are the cursors on the log; where each of them begins."""
         return self._log.set_readers(consumers)
+
+    def feed_nothing(self) -> None:
+        """Have all ports say something, but nothing that gives rows."""
+        for port in self.spec.ports:
+            for producer in port.producers:
+                inbox = self._inboxes[port.name]
+                inbox.append(Segment(producer, 0, inbox.next_batch(producer), 0, _LONG_AGO_MS, b""))
+        self._arrivals.tell()
 
     def bound(self, bounds: Bounds) -> None:
         """From now on let out no more than that."""
@@ -310,8 +320,8 @@ class FragmentRunner:
         described = json.loads(schema_json)
         rows = StructType.fromJson(described["schema"])
         starts = starts_before(self._checkpoint, name) + 1
-        source = PortSource(self._spark, name, self._inboxes[name], self._arrivals, rows, starts)
-        return port_view(self._spark, source, described["event_time"] if self.spec.stateful else None)
+        reader = PortReader(name, self._inboxes[name], self._arrivals, rows, starts)
+        return port_view(self._spark, reader, described["event_time"] if self.spec.stateful else None)
 
     def _source_stream(self) -> DataFrame:
         declared = self.spec.stream
@@ -471,34 +481,6 @@ def _wait_for_sources(query: StreamingQuery) -> None:
     """Until the sources of ``query`` are up, or it has failed."""
     while query.isActive and query.status["message"] == _INITIALIZING:
         time.sleep(0.05)
-
-
-class _Size:
-    """Of a folder with many files: looked at again when it may have changed, and not too often."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._bytes = 0
-        self._batch_id = -1
-        self._due_s = 0.0
-
-    def after(self, batch_id: int, now_s: float) -> int:
-        """In bytes, after that batch or one a few seconds ago."""
-        if batch_id != self._batch_id and now_s >= self._due_s:
-            self._bytes = folder_bytes(self._folder)
-            self._batch_id, self._due_s = batch_id, now_s + _SIZE_PERIOD_S
-        return self._bytes
-
-
-def folder_bytes(folder: Path) -> int:
-    """Size of all files under ``folder``; files that vanish meanwhile do not count."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
-    return total
 
 
 def one_line(error: BaseException | None) -> str:

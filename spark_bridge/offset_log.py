@@ -34,14 +34,14 @@ def planned_batch(checkpoint: Path, batch_id: int) -> BatchPlan:
     watermark_ms = int(json.loads(metadata)["batchWatermarkMs"])
     offsets = [json.loads(line) for line in sources if line != "-"]
     return BatchPlan(
-        # Spark's watermark excludes itself, ours does not (see port_source).
+        # Spark's watermark excludes itself, ours does not (see port_reader).
         watermark_ms=watermark_ms + 1 if watermark_ms > 0 else None,
         offsets=tuple(offset for offset in offsets if isinstance(offset, dict)),
     )
 
 
 def starts_before(checkpoint: Path, port: str) -> int:
-    """How often the query has begun to read ``port``, by its newest offset there (see port_source)."""
+    """How often the query has begun to read ``port``, by its newest offset there (see port_reader)."""
     batch_id = max((int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*")), default=None)
     offsets = () if batch_id is None else planned_batch(checkpoint, batch_id).offsets
     return next((int(offset["starts"]) for offset in offsets if offset.get("port") == port), 0)

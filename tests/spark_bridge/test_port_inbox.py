@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_bridge.port_inbox import PortInbox, Segment
+from spark_bridge.port_inbox import PassedError, PortInbox, Segment
 
 
 def segment(producer: str, batch_id: int, watermark_ms: int | None, generation: int = 1) -> Segment:
@@ -75,6 +75,27 @@ def test_nothing_unread_is_forgotten_and_acknowledgements_are_exact(data: st.Dat
                 expected[one.producer] = one.batch_id
             assert inbox.read_for_good() == expected
             assert inbox.unread_bytes() == sum(len(one.body) for one in taken[read:])
+
+
+def test_what_was_read_for_good_in_part_is_not_read_as_if_it_were_all(tmp_path: Path) -> None:
+    inbox = PortInbox(tmp_path / "in0.sqlite", ("p",))
+    for batch_id in range(3):
+        inbox.append(segment("p", batch_id, batch_id))
+    inbox.forget(2)
+    assert list(inbox.bodies(0, 2)) == []
+    assert list(inbox.bodies(2, 3)) == [b"p2"]
+    with pytest.raises(PassedError):
+        inbox.bodies(1, 3)
+
+
+def test_nothing_is_written_to_a_closed_inbox(tmp_path: Path) -> None:
+    inbox = PortInbox(tmp_path / "in0.sqlite", ("p",))
+    inbox.append(segment("p", 0, 1))
+    inbox.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        inbox.append(segment("p", 1, 1))
+    assert [path.name for path in tmp_path.iterdir()] == ["in0.sqlite"]
+    assert PortInbox(tmp_path / "in0.sqlite", ("p",)).next_batch("p") == 1
 
 
 def test_a_crash_in_the_middle_leaves_no_half_entry(tmp_path: Path) -> None:

@@ -42,6 +42,11 @@ def cost_of_tree(pid: int, seconds: float) -> Cost:
     return Cost(len(after), sum(_proportional_bytes(process) for process in after), used_s / passed_s)
 
 
+def processor_of_tree_s(pid: int) -> float:
+    """What the processes that live now have used."""
+    return sum(_processor_s(pid).values())
+
+
 def _processor_s(pid: int) -> dict[int, float]:
     spent_s = {}
     for process in tree(pid):

@@ -1,0 +1,87 @@
+"""What Spark is told of a port: how far it can be read, and what stands between two offsets.
+
+Cutting a plan into fragments must not change its result, so Spark must not derive a watermark from the rows it happens
+to see here: it has to take the one that travels with the segments (DESIGN: Engine and links). So besides the rows there
+is one *control* row per batch, which carries the watermark as its event time.
+
+Spark stores the smallest watermark of a query's operators, not that of each, and reads no source whose offset has not
+changed. So after a restart a join would wait for ever for a port that has nothing new, because it has ended, say. An
+offset therefore also counts the starts of the query: after each, every port is read once, if only for its control row.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
+
+from spark_bridge.arrivals import Arrivals
+from spark_bridge.port_inbox import PortInbox
+from spark_bridge.segment import body_table
+
+CONTROL = "__control"
+WATERMARK = "__watermark"
+
+
+class PortReader:
+    """Of one port, for one start of a query. Offsets are JSON: ``{"port": name, "segments": count, "starts": count}``.
+
+    ``rows`` is the schema of the producers' rows, ``schema`` that of what is read: with CONTROL and WATERMARK in front.
+    """
+
+    def __init__(self, port: str, inbox: PortInbox, arrivals: Arrivals, rows: StructType, starts: int) -> None:
+        """This is the start number ``starts`` of the query."""
+        self._port = port
+        self._inbox = inbox
+        self._arrivals = arrivals
+        self._starts = starts
+        self._segments: int | None = None
+        # Control rows hold nulls everywhere, whatever the producers' rows may.
+        self.rows = StructType([StructField(field.name, field.dataType, nullable=True) for field in rows.fields])
+        flags = [StructField(CONTROL, BooleanType()), StructField(WATERMARK, TimestampType())]
+        self.schema = StructType([*flags, *self.rows.fields])
+        self._arrow = to_arrow_schema(self.schema, timezone="UTC")
+
+    def next_offset(self) -> str | None:
+        """Up to where there is something to be read, None if there never was anything; waits for news."""
+        if self._arrivals.wait(self._port) or self._segments is None:
+            self._segments = self._inbox.end()
+        if not self._segments:
+            return None
+        return json.dumps({"port": self._port, "segments": self._segments, "starts": self._starts})
+
+    def read(self, start: str | None, end: str) -> pa.Table:
+        """Rows of the segments between two offsets, in order, and the watermark after them."""
+        first, last = 0 if start is None else _segments(start), _segments(end)
+        tables = [
+            _with_flags(table, self._arrow) for table in map(body_table, self._inbox.bodies(first, last)) if table
+        ]
+        watermark_ms = self._inbox.watermark_ms(last)
+        if watermark_ms is not None:
+            tables.append(_control_row(watermark_ms, self._arrow))
+        return pa.concat_tables(tables) if tables else self._arrow.empty_table()
+
+    def commit(self, end: str) -> None:
+        """What stands before ``end`` was read for good."""
+        self._inbox.forget(_segments(end))
+
+
+def _segments(offset: str) -> int:
+    return int(json.loads(offset)["segments"])
+
+
+def _with_flags(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``table`` as data rows of ``schema``: not control, no watermark."""
+    flags = [pa.repeat(pa.scalar(False), table.num_rows), pa.nulls(table.num_rows, schema.field(WATERMARK).type)]
+    columns = [table[field.name].cast(field.type) for field in list(schema)[2:]]
+    return pa.table([*flags, *columns], schema=schema)
+
+
+def _control_row(watermark_ms: int, schema: pa.Schema) -> pa.Table:
+    # Our watermark says that later rows are at it or above. Spark's says that they are above it, and drops those at it.
+    sparks_ms = watermark_ms - 1
+    columns = [pa.array([True]), pa.array([sparks_ms * 1000], pa.int64()).cast(schema.field(WATERMARK).type)]
+    columns += [pa.nulls(1, field.type) for field in list(schema)[2:]]
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import threading
+
+from spark_bridge.arrivals import Arrivals
+
+PATIENCE_S = 30.0
+
+
+def ask(arrivals: Arrivals, port: str) -> tuple[threading.Thread, list[bool]]:
+    """As Spark does, from a thread of its own; the answer comes into the list."""
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.append(arrivals.wait(port)), daemon=True)
+    thread.start()
+    return thread, answers
+
+
+def test_a_segment_at_one_port_is_news_to_each_source_once() -> None:
+    arrivals = Arrivals(0.0)
+    assert arrivals.wait("in0")
+    assert arrivals.wait("in1")
+    first, answers = ask(arrivals, "in0")
+    assert first.is_alive()
+    arrivals.tell()
+    first.join(PATIENCE_S)
+    assert answers == [True]
+    assert arrivals.wait("in1")
+    second, answers = ask(arrivals, "in1")
+    assert second.is_alive()
+    assert answers == []
+    arrivals.stop()
+    second.join(PATIENCE_S)
+    assert answers == [False]
+
+
+def test_after_a_batch_spark_is_told_once_that_there_is_nothing_new() -> None:
+    arrivals = Arrivals(0.0)
+    for port in ("in0", "in1"):
+        assert arrivals.wait(port)
+    arrivals.batch_begins()
+    arrivals.tell()
+    assert not arrivals.wait("in0")
+    assert not arrivals.wait("in1")
+    assert arrivals.wait("in0")
+    assert arrivals.wait("in1")
+
+
+def test_the_next_batch_waits_for_the_pause_though_there_is_news() -> None:
+    arrivals = Arrivals(3600.0)
+    assert arrivals.wait("in0")
+    arrivals.batch_begins()
+    assert not arrivals.wait("in0")
+    arrivals.tell()
+    thread, answers = ask(arrivals, "in0")
+    thread.join(0.05)
+    assert answers == []
+    arrivals.stop()
+    thread.join(PATIENCE_S)
+    assert answers == [False]

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.types import LongType, StructField, StructType
+
+from spark_bridge.arrivals import Arrivals
+from spark_bridge.port_inbox import PortInbox, Segment
+from spark_bridge.port_reader import PortReader
+
+SCHEMA = StructType([StructField("v", LongType())])
+
+
+def rows(values: list[int]) -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"v": values})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def test_a_port_is_read_once_after_each_start_even_if_it_has_nothing_new(tmp_path: Path) -> None:
+    inbox = PortInbox(tmp_path / "in0.sqlite", ("p",))
+
+    def started(number: int) -> tuple[PortReader, Arrivals]:
+        arrivals = Arrivals(0.0)
+        return PortReader("in0", inbox, arrivals, SCHEMA, number), arrivals
+
+    def read(reader: PortReader, start: str | None, end: str) -> list[tuple[object, ...]]:
+        return [tuple(row.values()) for row in reader.read(start, end).to_pylist()]
+
+    first, arrivals = started(1)
+    assert first.next_offset() is None, "no batch before the first segment"
+    inbox.append(Segment("p", 1, 0, 1, 2000, rows([7])))
+    arrivals.tell()
+    read_all = first.next_offset()
+    assert read_all is not None
+    data, control = read(first, None, read_all)
+    assert data == (False, None, 7)
+    assert control[0] is True
+    arrivals.batch_begins()
+    assert first.next_offset() == read_all
+
+    second, arrivals = started(2)
+    told_again = second.next_offset()
+    assert told_again is not None
+    assert told_again != read_all
+    assert read(second, read_all, told_again) == [control]
+    arrivals.batch_begins()
+    assert second.next_offset() == told_again, "once, and then it rests"
+
+
+def test_a_batch_that_was_read_for_good_is_empty_when_spark_asks_for_it_again(tmp_path: Path) -> None:
+    inbox = PortInbox(tmp_path / "in0.sqlite", ("p",))
+    inbox.append(Segment("p", 1, 0, 1, None, rows([7])))
+    reader = PortReader("in0", inbox, Arrivals(0.0), SCHEMA, 1)
+    end = reader.next_offset()
+    assert end is not None
+    assert reader.read(None, end).num_rows == 1
+    reader.commit(end)
+    assert reader.read(None, end).num_rows == 0
