@@ -10,6 +10,7 @@ while nothing moves; *downtime* what the daemons say, from the stop until the fi
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -68,7 +69,7 @@ def file_times_s(out: Path) -> list[float]:
 
 def longest_gap_s(times_s: Sequence[float], began_s: float, ended_s: float) -> float:
     """Between two files, of which the later came after the begin and the earlier before the end."""
-    pairs = zip(times_s, times_s[1:], strict=False)
+    pairs = itertools.pairwise(times_s)
     return max(later - earlier for earlier, later in pairs if later > began_s and earlier < ended_s)
 
 
@@ -109,7 +110,7 @@ async def run(folder: Path, moves: int, state_rows: int) -> dict[str, object]:
         await cluster.cancel(query_id)
     rest_s = statistics.median(
         later - earlier
-        for earlier, later in zip(times_s, times_s[1:], strict=False)
+        for earlier, later in itertools.pairwise(times_s)
         if not any(later > one.began_s and earlier < one.ended_s for one in done)
     )
     gaps_ms = [(longest_gap_s(times_s, one.began_s, one.ended_s) - rest_s) * 1000.0 for one in done]
