@@ -172,6 +172,7 @@ class Deployment:
         except BaseException as error:
             with trio.CancelScope(shield=True), trio.move_on_after(30.0):
                 await self._keeper.withdraw(query_id)
+                await self._reserving.release(query_id, hosts.values())
             if isinstance(error, SbonError):
                 self._events.publish("query-failed", query=query_id, error=str(error))
             raise

@@ -130,6 +130,7 @@ class _Move:
         except SbonError as error:
             stays = await self._stays()
             if stays or not shipping or not isinstance(error, UnavailableError):
+                await self._reserving.release(fragment.record.assignment.query_id, [self._target])
                 what = "stays where it is" if stays else "was not moved: its query has ended"
                 self._events.publish("move-failed", fragment=fragment.fragment_id, target=name, error=str(error))
                 raise type(error)(f"{fragment.fragment_id} {what} ({error})") from error

@@ -4,7 +4,7 @@ anything (DESIGN: Placement). A refusal is planned around, once for each host.""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import trio
@@ -111,7 +111,7 @@ class Reserving:
                 asked |= taken.keys()
                 refused = await self._reserve_all(query_id, taken)
                 if not refused:
-                    await self._drop(query_id, asked - taken.keys())
+                    await self.release(query_id, asked - taken.keys())
                     return ReservedPlan(placement, {k: v for some in taken.values() for k, v in some.items()})
                 for node_id, answer in refused.items():
                     if node_id in room or node_id in problem.pinned.values():
@@ -119,7 +119,7 @@ class Reserving:
                     room[node_id] = answer.room
         except BaseException:
             with trio.CancelScope(shield=True):
-                await self._drop(query_id, asked)
+                await self.release(query_id, asked)
             raise
 
     async def for_move(self, target: NodeId, assignment: Assignment) -> None:
@@ -148,6 +148,6 @@ class Reserving:
                 nursery.start_soon(ask, node_id)
         return refused
 
-    async def _drop(self, query_id: str, node_ids: set[NodeId]) -> None:
-        """Best effort: what is not dropped ends by itself."""
+    async def release(self, query_id: str, node_ids: Iterable[NodeId]) -> None:
+        """What is held for the query and not used yet. Best effort: what is not released ends by itself."""
         await self._peers.gather(Reserve(query_id, {}), Reserved, node_ids, RESERVE_TIMEOUT_S)

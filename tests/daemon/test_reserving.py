@@ -88,5 +88,10 @@ async def test_what_is_reserved_by_somebody_who_is_gone_ends_by_itself(
             return await room_at(cluster, "hub") > 0.1
 
         await eventually(is_free)
+        cluster.steer("hub", refuse="union")
+        with pytest.raises(SbonError, match="on hub: Spark refuses this"):
+            await cluster.submit()
+        cluster.steer("hub")
+        await eventually(is_free)  # long before a committed reservation ends
         with trio.fail_after(60.0):
             assert (await union_of(cluster, await cluster.submit()))[1] == "hub"
