@@ -2,7 +2,7 @@
 
 There is one per scan, join, union and aggregate, with the filters and projections around it fused in, and the sink.
 Going down from the sink, each fragment is told which columns its consumer uses and which of them is the consumer's
-event time; that is all it puts out. A source always puts out its event time too.
+event time; that is all it puts out. Sources and joins always put out their event time too.
 """
 
 from __future__ import annotations
@@ -155,6 +155,10 @@ class Cutter:
 
     def _join(self, join: Join, outputs: list[Output], conditions: list[exp.Expr], time: str | None) -> _Cut:
         times = times_in_join(join)
+        if time is None:  # whoever comes later, and wants the same join, needs to know from when on it has all of it
+            time = min(times.lags_us)
+        if _named(outputs, time) is None:
+            outputs = [*outputs, Output(time, column(time))]
         needed = used(*(o.expression for o in outputs), *conditions, *join.condition) | {times.left, times.right}
         left, right = (
             self._fragment(side, list(identity(a for a in attributes(side) if a in needed)), side_time)
@@ -164,16 +168,15 @@ class Cutter:
         select = select.join(right.at("in1"), on=conjunction(times.condition), join_type="inner")
         if conditions:
             select = select.where(conjunction(conditions))
-        event_time = None if time is None else _named(outputs, time)
         return self._add(
             FragmentKind.JOIN,
             render(select),
             (left, right),
             columns=tuple(output.name or "" for output in outputs),
-            event_time=event_time,
-            lag_us=times.lags_us[time] if time is not None and event_time is not None else 0,
+            event_time=_named(outputs, time),
+            lag_us=times.lags_us[time],
             rate=_projected(estimates.filtered(estimates.joined(left.rate, right.rate), conditions), outputs),
-            computes=None if conditions else computes(join, outputs, event_time),
+            computes=None if conditions else computes(join, outputs, _named(outputs, time)),
         )
 
     def _union(self, union: Union, outputs: list[Output], conditions: list[exp.Expr], time: str | None) -> _Cut:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from sbon.planning.problem import MAX_STREAMS, JoinQuery, Tree, Use
+from sbon.sql.event_times import event_times
 from sbon.sql.join_graph import JoinGraph, Order
 from sbon.sql.logical_plan import (
     Aggregate,
@@ -18,6 +19,7 @@ from sbon.sql.logical_plan import (
     Scan,
     Union,
     attributes,
+    bare,
     used,
 )
 from sbon.sql.plan_rates import joined_rate, rate_of
@@ -69,9 +71,18 @@ def order_of(tree: Tree) -> Order:
 
 
 def used_above(outputs: Sequence[Output], plan: Plan, graph: JoinGraph) -> set[str]:
-    """Attributes of the graph's inputs that ``outputs``, and the rest of ``plan`` above the joins, use."""
+    """Attributes of the graph's inputs that ``outputs``, and the rest of ``plan`` above the joins, use.
+
+    And an event time, if the joins are all there is and none is put out: see :mod:`sbon.sql.cut`.
+    """
     own = {name for each in graph.inputs for name in attributes(each)}
-    return own & (used(*(output.expression for output in outputs)) | _used_in(plan))
+    needed = own & (used(*(output.expression for output in outputs)) | _used_in(plan))
+    order = graph.any_order() if isinstance(plan, Join) else None
+    if order is not None:
+        times = event_times(graph.plan(order)).lags_us.keys()
+        if not times & {bare(output.expression) for output in outputs}:
+            needed.add(min(times))
+    return needed
 
 
 def _used_in(plan: Plan) -> set[str]:

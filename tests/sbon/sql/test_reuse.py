@@ -35,8 +35,13 @@ def test_a_join_offers_its_columns_by_names_that_are_the_same_for_all() -> None:
     assert join.text.endswith("WHERE weather1__visib < 9")
 
 
-def test_nothing_is_offered_that_has_no_event_time_or_is_computed_below() -> None:
-    assert offers(f"SELECT f.origin FROM {JOIN.format('f', 'w')}", CATALOG)[1] == {}
+def test_a_join_puts_out_its_event_time_whether_its_query_wants_it_or_not() -> None:
+    fragments, offered = offers(f"SELECT f.origin FROM {JOIN.format('f', 'w')}", CATALOG)
+    assert offered["q1-join1"].columns == {"flights1__origin": "origin", "flights1__ts": "f__ts"}
+    assert fragments[-1].sql == "SELECT origin FROM in0"
+
+
+def test_what_is_computed_below_is_not_offered() -> None:
     computed = "(SELECT ts, origin, seats + 1 AS seats FROM flights)"
     assert offers(f"SELECT f.ts FROM {JOIN.format('f', 'w').replace('flights', computed)}", CATALOG)[1] == {}
 
