@@ -339,9 +339,13 @@ class Revoke(RequestFor[Done], frozen=True):
 
 
 class Submit(RequestFor[SubmitReply], frozen=True):
-    """Plan, place and start ``INSERT INTO sink SELECT ...``. Answered when its operators run."""
+    """Plan, place and start ``INSERT INTO sink SELECT ...``. Answered when its operators run.
+
+    ``until_s``: when it ends by itself, in seconds since the epoch; None: never.
+    """
 
     sql: str
+    until_s: float | None = None
 
 
 class Streams(RequestFor[StreamsReply], frozen=True):

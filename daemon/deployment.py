@@ -78,8 +78,8 @@ class Deployment:
         self._events = events
         peers.handle(SubmitQuery, self._deploy_for)
 
-    async def submit(self, sql: str) -> str:
-        """Have a query deployed by the owner of its sink; its id, once it runs.
+    async def submit(self, sql: str, until_s: float | None = None) -> str:
+        """Have a query deployed by the owner of its sink; its id, once it runs. ``until_s``: see SubmitQuery.
 
         Raises QueryError for a query that cannot be planned, SbonError for one that cannot be deployed; then nothing of
         it is left.
@@ -90,11 +90,13 @@ class Deployment:
         except QueryError as error:
             raise known.mention_silent(error) from None
         owner = plan.owners[plan.fragments[-1].fragment_id]
-        return (await self._peers.ask(owner, SubmitQuery(sql), Submitted, DEPLOY_TIMEOUT_S)).query_id
+        return (await self._peers.ask(owner, SubmitQuery(sql, until_s), Submitted, DEPLOY_TIMEOUT_S)).query_id
 
     # --- deploying here
 
     async def _deploy_for(self, message: SubmitQuery, _sender: str) -> Submitted:
+        if message.until_s is not None and message.until_s <= time.time():
+            raise SbonError("the query would be over before it begins: give a later --until")
         known = await self._catalog.gather(await trio.to_thread.run_sync(_names, message.sql))
         query_id = f"q{secrets.token_hex(4)}"
         try:
@@ -107,7 +109,7 @@ class Deployment:
         if subscribed is None:  # what it wanted to read is not to be had
             without = replace(known, derived={})
             subscribed = _Subscribed((await self._planning.plan(message.sql, query_id, without)).plan)
-        await self._activate(subscribed, keepers)
+        await self._activate(subscribed, keepers, message.until_s)
         return Submitted(query_id)
 
     async def _subscribe(
@@ -149,7 +151,7 @@ class Deployment:
             return None
         return _Subscribed(plan, tuple(reused.values()))
 
-    async def _activate(self, subscribed: _Subscribed, keepers: tuple[str, ...]) -> None:
+    async def _activate(self, subscribed: _Subscribed, keepers: tuple[str, ...], until_s: float | None) -> None:
         """Place and start all fragments, or none."""
         plan, query_id = subscribed.plan, subscribed.plan.query_id
         chosen, taken = await self._place(subscribed)
@@ -162,6 +164,7 @@ class Deployment:
             submitted_at_s=time.time(),
             taken=taken,
             reused=subscribed.reused,
+            until_s=until_s,
         )
         placement = {fragment_id: self._peers.name(node_id) for fragment_id, node_id in hosts.items()}
         self._events.publish("query-placed", query=query_id, placement=placement)

@@ -428,6 +428,7 @@ class Keeper:
             reused=tuple(record.reused.values()),
             readers=record.readers,
             elsewhere=elsewhere,
+            remaining_s=None if record.until_s is None else max(0.0, record.until_s - now_s),
         )
 
     def _fragment_view(self, record: QueryRecord, fragment_id: str) -> FragmentView:

@@ -114,7 +114,7 @@ class LocalOptimizer:
             placement,
             group,
             state_bytes={operator: status.state_bytes for operator, status in states.items() if status is not None},
-            remaining_lifetime_s=view.age_s,
+            remaining_lifetime_s=view.age_s if view.remaining_s is None else view.remaining_s,
             since_last_move_s=view.since_last_move_s,
             own_load=own.load * len(group) / max(1, len(self._hosting.fragments)),
             demand={

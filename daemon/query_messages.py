@@ -371,9 +371,10 @@ class Reused(msgspec.Struct, frozen=True):
 
 
 class SubmitQuery(msgspec.Struct, frozen=True):
-    """To the owner of the query's sink."""
+    """To the owner of the query's sink. ``until_s``: when it ends, in seconds since the epoch; None: not by itself."""
 
     sql: str
+    until_s: float | None = None
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -437,6 +438,8 @@ class QueryView(msgspec.Struct, frozen=True):
     reused: tuple[Reused, ...] = ()
     readers: dict[str, Reader] = {}
     elsewhere: dict[str, str] = {}
+    #: How long it goes on, None if that is not known.
+    remaining_s: float | None = None
 
 
 class DescribeQuery(msgspec.Struct, frozen=True):

@@ -87,6 +87,8 @@ class QueryRecord(msgspec.Struct, frozen=True):
     error: str | None = None
     reused: dict[str, Reused] = {}
     readers: dict[str, Reader] = {}
+    #: When the query ends by itself, in seconds since the epoch.
+    until_s: float | None = None
 
     def fragment(self, fragment_id: str) -> FragmentRecord:
         """Raises SbonError if it is not one of this query's."""
@@ -169,6 +171,7 @@ def new_record(
     submitted_at_s: float,
     taken: Mapping[str, Demand] | None = None,
     reused: Iterable[Reused] = (),
+    until_s: float | None = None,
 ) -> QueryRecord:
     """The record of a query that is about to be deployed on ``hosts`` (fragment id -> node id); ``taken``: what each
     fragment takes there."""
@@ -186,6 +189,7 @@ def new_record(
         links=tuple(Link(source, target, rate) for source, target, rate in plan.links),
         choices=choices,
         reused={each.fragment_id: each for each in reused},
+        until_s=until_s,
     )
 
 

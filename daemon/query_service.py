@@ -10,6 +10,7 @@ from pathlib import Path
 
 import trio
 
+from daemon import lifetimes
 from daemon.catalog import CatalogService
 from daemon.config import Config
 from daemon.control import Control
@@ -134,6 +135,7 @@ class QueryService:
             nursery.start_soon(self._replicating.run)
             nursery.start_soon(self._failover.run)
             nursery.start_soon(self._subscriptions.run)
+            nursery.start_soon(lifetimes.end_in_time, self._keeping, self.keeper)
             nursery.start_soon(self._catalog.run)
             nursery.start_soon(self._optimizer.run)
             task_status.started()
@@ -148,9 +150,9 @@ class QueryService:
 
     # --- verbs
 
-    async def submit(self, sql: str) -> str:
+    async def submit(self, sql: str, until_s: float | None = None) -> str:
         """The id of a new query, once its operators run. SbonError, and nothing is left of it, otherwise."""
-        return await self._deployment.submit(sql)
+        return await self._deployment.submit(sql, until_s)
 
     async def views(self) -> list[QueryView]:
         """All queries of all nodes that answer, oldest first."""
@@ -193,7 +195,7 @@ class QueryService:
     # --- the control socket
 
     async def _submit(self, request: Submit) -> SubmitReply:
-        return SubmitReply(await self.submit(request.sql))
+        return SubmitReply(await self.submit(request.sql, request.until_s))
 
     async def _queries(self, _request: Queries) -> QueriesReply:
         return QueriesReply(tuple(self._query_info(view) for view in await self.views()))

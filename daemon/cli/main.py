@@ -9,6 +9,7 @@ import argparse
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from daemon.cli import verbs
 from daemon.config import DEFAULT_SOCKET, DEFAULT_STATE_DIR
-from daemon.durations import parse_duration_s
+from daemon.durations import parse_duration_s, parse_moment_s
 from sbon.errors import SbonError
 
 INTERRUPTED = 130
@@ -59,6 +60,13 @@ def _count(text: str) -> int:
 def _duration_s(text: str) -> float:
     try:
         return parse_duration_s(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _moment_s(text: str) -> float:
+    try:
+        return parse_moment_s(text, time.time())
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -196,11 +204,15 @@ VERBS = (
             ("sbon submit delays.sql", "INSERT INTO sink SELECT ... FROM streams"),
             ("echo 'INSERT INTO late SELECT * FROM flights WHERE dep_delay > 60' | sbon submit -", "from stdin"),
             ("sbon submit gate.sql --param 1234", "the value of the first ?; --param gate=B7 is that of :gate"),
+            ("sbon submit delays.sql --until 2h", "ends by itself in two hours"),
         ),
         (
             _argument("file", metavar="FILE.sql", help="the query, - for stdin"),
             _argument(
                 "--param", metavar="[NAME=]VALUE", action="append", default=[], help="of :NAME, or of each ? in turn"
+            ),
+            _argument(
+                "--until", metavar="TIME", type=_moment_s, help="end then: 2h from now, or 2026-12-01T18:00+01:00"
             ),
         ),
     ),

@@ -142,7 +142,7 @@ def submit(arguments: Arguments) -> None:
     text = _read_query(arguments.file)
     if arguments.param:
         text = _with_values(text, arguments.param)
-    _show(arguments, _ask(arguments, Submit(text)), lambda reply: print(reply.query_id))
+    _show(arguments, _ask(arguments, Submit(text, arguments.until)), lambda reply: print(reply.query_id))
 
 
 def _with_values(text: str, parameters: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.authority import AUTHORITY_FOLDER, Authority, init_cluster, proof_message, prove
-from daemon.durations import parse_duration_s
+from daemon.durations import parse_duration_s, parse_moment_s
 from daemon.identity_file import StateFolder
 from daemon.tokens import Token
 from overlay.certificates import Certificate, RevocationList
@@ -150,6 +150,14 @@ def test_durations() -> None:
     for text in ("", "1", "h", "0h", "-1h", "1.5h", "1 h", "1w"):
         with pytest.raises(ValueError, match="not a duration"):
             parse_duration_s(text)
+
+
+def test_moments_are_durations_from_now_or_have_a_time_zone() -> None:
+    assert parse_moment_s("2h", 1000.0) == 8200.0
+    assert parse_moment_s("1970-01-01T01:00:00+01:00", 1000.0) == 0.0
+    for text in ("2 hours", "2x", "0h", "tomorrow", "2026-12-01T18:00"):
+        with pytest.raises(ValueError, match="is not a"):
+            parse_moment_s(text, 1000.0)
 
 
 def test_init_makes_the_first_member(tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import msgspec
+import pytest
+import trio
 
 from daemon.config import FailoverConfig
-from daemon.control_messages import Cancel, Explain, Explanation, OperatorInfo, Operators, StreamInfo, Streams
+from daemon.control_messages import Cancel, Explain, Explanation, OperatorInfo, Operators, StreamInfo, Streams, Submit
 from daemon.hosted_fragment import HostingRecord
+from daemon.lifetimes import end_in_time
+from sbon.errors import SbonError
 from sbon.fragment import FragmentSpec
 from tests.daemon.test_queries import STAY, Cluster, eventually, running_cluster
 
@@ -116,6 +121,25 @@ async def connected(cluster: Cluster, reader: str, fragment_id: str, node: str) 
         event.kind == "link-connected" and event.fields["producer"] == fragment_id and event.fields["node"] == node
         for event in cluster.daemons[reader].events.history()
     )
+
+
+async def test_a_query_ends_when_its_time_is_over(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        async with cluster.client("left") as client:
+            with pytest.raises(SbonError, match="over before it begins"):
+                await client.request(Submit(FIRST, time.time() - 1.0))
+            # Far enough that it runs by then on any machine; then the clock of the keepers is as good as there.
+            query_id = (await client.request(Submit(FIRST, time.time() + 3600.0))).query_id
+        service = cluster.daemons["sink"].query_service
+        assert 0.0 < ((await service.view(query_id)).remaining_s or 0.0) <= 3600.0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end_in_time, service._keeping, service.keeper, lambda: time.time() + 3600.0)
+
+            async def has_ended() -> bool:
+                return (await cluster.query(query_id)).state == "finished" and not any(cluster.folders().values())
+
+            await eventually(has_ended)
+            nursery.cancel_scope.cancel()
 
 
 async def test_who_has_nothing_to_read_any_more_fails_and_says_why(tmp_path: Path) -> None:
