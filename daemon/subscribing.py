@@ -87,6 +87,7 @@ class Subscriptions:
     async def run(self) -> None:
         """Renew what is needed here, and drop what nobody renews, until cancelled."""
         while True:
+            self._forget()
             async with trio.open_nursery() as nursery:
                 for record in self._keeping.records:
                     if record.reused:
@@ -96,6 +97,14 @@ class Subscriptions:
             with trio.move_on_after(min(LONGEST_PAUSE_S, self._lasts_s / RENEWALS)):
                 await self._due.wait()
             self._due = trio.Event()
+
+    def _forget(self) -> None:
+        """What is about cursors and queries that are not known here any more."""
+        cursors = {cursor for record in self._keeping.records for cursor in record.readers}
+        queries = {record.query_id for record in self._keeping.records}
+        self._heard_s = {cursor: at_s for cursor, at_s in self._heard_s.items() if cursor in cursors}
+        self._readings = {cursor: reading for cursor, reading in self._readings.items() if cursor in cursors}
+        self._dropped = {key for key in self._dropped if key[0] in queries}
 
     def _look_soon(self) -> None:
         self._due.set()
