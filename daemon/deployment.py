@@ -109,7 +109,14 @@ class Deployment:
         if subscribed is None:  # what it wanted to read is not to be had
             without = replace(known, derived={})
             subscribed = _Subscribed((await self._planning.plan(message.sql, query_id, without)).plan)
-        await self._activate(subscribed, keepers, message.until_s)
+        try:
+            await self._activate(subscribed, keepers, message.until_s)
+        except BaseException:
+            with trio.CancelScope(shield=True), trio.move_on_after(30.0):
+                for each in subscribed.reused:
+                    cursors = _cursors(subscribed.plan, each.fragment_id)
+                    await self._subscriptions.unsubscribe(each.query_id, each.keepers, cursors)
+            raise
         return Submitted(query_id)
 
     async def _subscribe(
@@ -128,12 +135,7 @@ class Deployment:
                 for met in offered.records:
                     self._peers.meet(met)
                 reader = Reader(fragment_id, offered.query_id, offered.keepers)
-                cursors = tuple(
-                    cursor_name(spec.fragment_id, port.name)
-                    for spec in planned.plan.fragments
-                    for port in spec.ports
-                    if fragment_id in port.producers
-                )
+                cursors = _cursors(planned.plan, fragment_id)
                 granted = await self._subscriptions.subscribe(reader, cursors, query_id, keepers)
                 start = max(granted.starts.values(), key=lambda start: start.first_batch)
                 reused[fragment_id] = Reused(
@@ -240,6 +242,16 @@ class Deployment:
                     nursery.start_soon(start, spec)
         except* SbonError as errors:
             raise _first(errors) from None
+
+
+def _cursors(plan: QueryPlan, fragment_id: str) -> tuple[str, ...]:
+    """Those with which the plan's fragments read a fragment of another query."""
+    return tuple(
+        cursor_name(spec.fragment_id, port.name)
+        for spec in plan.fragments
+        for port in spec.ports
+        if fragment_id in port.producers
+    )
 
 
 def _names(sql: str) -> list[str]:
