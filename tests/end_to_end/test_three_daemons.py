@@ -169,16 +169,15 @@ async def test_a_join_that_two_queries_read_and_an_aggregate_are_moved_and_lose_
             feed.put_later()
             expected = feed.joined(from_ms)
             await wait_for_rows(cluster, reader, expected.total(), "joined")
-            left = await cluster.operators(query_id)
-            assert sorted(operator.kind for operator in left.values()) == ["join", "source", "source"]
+            await until(lambda: has_operators(cluster, query_id, "join", "source", "source"))
             assert Counter(read_rows(tmp_path / "joined")) == expected
             assert from_ms is None or from_ms < max(at.timestamp() * 1000 for *_, at in expected)
             await cluster.cancel(reader)
-            await until(lambda: has_no_operators(cluster, query_id))
+            await until(lambda: has_operators(cluster, query_id))
 
 
-async def has_no_operators(cluster: Cluster, query_id: str) -> bool:
-    return not await cluster.operators(query_id)
+async def has_operators(cluster: Cluster, query_id: str, *kinds: str) -> bool:
+    return tuple(sorted(operator.kind for operator in (await cluster.operators(query_id)).values())) == kinds
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
