@@ -88,7 +88,7 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strategy: Literal["sbon", "relaxation", "optimal", "producer", "consumer", "random", "multicast"] = "sbon"
     candidates: Count = 10
     displacement_threshold_ms: NotNegative = 5.0
-    minimum_migration_saving: Annotated[float, Meta(ge=0, lt=1)] = 0.01
+    minimum_migration_saving: Annotated[float, Meta(ge=0, lt=1)] = 0.005
     period_s: Positive = 5.0
     rest_s: NotNegative = 10.0
     #: One-way ms that a fully busy host counts as further away.

@@ -50,7 +50,7 @@ class LocalPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     displacement_ratio: float = 0.1
     search_again_s: float = 60.0
     least_expected_saving: float = 0.001
-    minimum_saving_ratio: float = 0.01
+    minimum_saving_ratio: float = 0.005
     repay_factor: float = 1.0
     rest_s: float = 10.0
     confirmations: int = 3

@@ -17,7 +17,7 @@ from sbon.placement.questions import FindHosts, Known, MeasurePaths, Question, T
 from tests.sbon.placement.fake_view import FakeHost, host, view_of
 
 LINKS = (Link("a", "merge", 1000.0), Link("b", "merge", 1000.0), Link("merge", "sink", 100.0))
-POLICY = LocalPolicy(confirmations=3)
+POLICY = LocalPolicy(confirmations=3, minimum_saving_ratio=0.01)
 
 
 class Line:
