@@ -23,7 +23,7 @@ from sbon.placement.reservations import Reservations
 
 log = logging.getLogger("sbon.reserving")
 
-RESERVE_TIMEOUT_S = 5.0
+RELEASE_TIMEOUT_S = 5.0
 NOTHING = Resources(0.0, 0.0, 0.0, 0.0)
 
 
@@ -125,7 +125,7 @@ class Reserving:
     async def for_move(self, target: NodeId, assignment: Assignment) -> None:
         """Hold room for a fragment that is about to move. Raises SbonError if there is none."""
         taken = {assignment.fragment_id: assignment.taken}
-        answer = await self._peers.ask(target, Reserve(assignment.query_id, taken), Reserved, RESERVE_TIMEOUT_S)
+        answer = await self._peers.ask(target, Reserve(assignment.query_id, taken), Reserved)
         if answer.refusal:
             raise SbonError(answer.refusal)
 
@@ -136,7 +136,7 @@ class Reserving:
         async def ask(node_id: NodeId) -> None:
             message = Reserve(query_id, dict(taken[node_id]))
             try:
-                answer = await self._peers.ask(node_id, message, Reserved, RESERVE_TIMEOUT_S)
+                answer = await self._peers.ask(node_id, message, Reserved)
             except SbonError as error:
                 answer = Reserved(f"{self._peers.name(node_id)} does not hold room: {error}", NOTHING)
             if answer.refusal:
@@ -150,4 +150,4 @@ class Reserving:
 
     async def release(self, query_id: str, node_ids: Iterable[NodeId]) -> None:
         """What is held for the query and not used yet. Best effort: what is not released ends by itself."""
-        await self._peers.gather(Reserve(query_id, {}), Reserved, node_ids, RESERVE_TIMEOUT_S)
+        await self._peers.gather(Reserve(query_id, {}), Reserved, node_ids, RELEASE_TIMEOUT_S)
