@@ -24,7 +24,7 @@ from sbon.placement.questions import KnownPath
 Floats = NDArray[np.float64]
 
 #: Residuals have heavier tails than the normal ones of the model, so it is surer than it should be: its spreads count
-#: so many times when hosts are chosen to be measured. (1 and 2.2 lose more, docs/decisions/placement.md.)
+#: so many times when hosts are chosen to be measured. (1 and 2.2 lose more: docs/decisions/placement.md.)
 CAUTION = 1.5
 
 
