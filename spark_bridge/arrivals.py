@@ -23,6 +23,8 @@ class Arrivals:
         self._not_before = 0.0
         #: Ports whose sources have not been asked since the last batch began.
         self._unasked: set[str] = set()
+        #: One port has something for the next batch: no other one holds that up.
+        self._found = False
         self._stopped = False
 
     def tell(self) -> None:
@@ -36,7 +38,13 @@ class Arrivals:
         moved, and then it has a batch without input to run, which must not wait for input."""
         with self._changed:
             self._unasked = set(self._looked)
+            self._found = False
             self._not_before = time.monotonic() + self._pause_s
+
+    def found(self) -> None:
+        """The source that was asked last has something new to tell."""
+        with self._changed:
+            self._found = True
 
     def wait(self, port: str) -> bool:
         """Return when the source of ``port`` should look at what there is (True), or should not (False)."""
@@ -44,7 +52,7 @@ class Arrivals:
             if port in self._unasked:
                 self._unasked.discard(port)
                 return False
-            while not self._stopped:
+            while not self._stopped and not self._found:
                 rest_s = self._not_before - time.monotonic()
                 if self._looked.get(port) != self._count and rest_s <= 0.0:
                     break

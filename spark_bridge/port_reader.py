@@ -47,7 +47,10 @@ class PortReader:
     def next_offset(self) -> str | None:
         """Up to where there is something to be read, None if there never was anything; waits for news."""
         if self._arrivals.wait(self._port) or self._segments is None:
-            self._segments = self._inbox.end()
+            end = self._inbox.end()
+            if end and end != self._segments:
+                self._arrivals.found()
+            self._segments = end
         if not self._segments:
             return None
         return json.dumps({"port": self._port, "segments": self._segments, "starts": self._starts})

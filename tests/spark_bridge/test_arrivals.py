@@ -57,3 +57,25 @@ def test_the_next_batch_waits_for_the_pause_though_there_is_news() -> None:
     arrivals.stop()
     thread.join(PATIENCE_S)
     assert answers == [False]
+
+
+def test_a_port_that_has_nothing_new_does_not_hold_up_one_that_has() -> None:
+    """A segment came to in0 between the questions for in0 and for in1: in1 had looked at that news, in0 had not."""
+    arrivals = Arrivals(0.0)
+    assert arrivals.wait("in0")
+    arrivals.tell()
+    assert arrivals.wait("in1")
+    arrivals.batch_begins()
+    assert not arrivals.wait("in0")
+    assert not arrivals.wait("in1")
+    assert arrivals.wait("in0")
+    arrivals.found()
+    assert arrivals.wait("in1")
+    arrivals.batch_begins()
+    assert not arrivals.wait("in0")
+    assert not arrivals.wait("in1")
+    waiting, answers = ask(arrivals, "in0")
+    assert waiting.is_alive()
+    arrivals.stop()
+    waiting.join(PATIENCE_S)
+    assert answers == [False]
