@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -71,6 +71,8 @@ class PortInbox:
     def close(self) -> None:
         """Nothing is written any more, and the file is all there is of the inbox. Idempotent."""
         with self._lock:
+            with suppress(sqlite3.Error):  # it is closed already, say, or the disk is full
+                self._connection.execute("VACUUM")  # forgotten bodies leave room in the file, which would move along
             self._connection.close()
 
     def append(self, segment: Segment) -> bool:

@@ -108,3 +108,14 @@ def test_a_crash_in_the_middle_leaves_no_half_entry(tmp_path: Path) -> None:
     broken.close()  # as a killed process would: no commit
     assert inbox.end() == 1
     assert inbox.next_batch("p") == 1
+
+
+def test_a_closed_inbox_is_as_small_as_what_is_unread(tmp_path: Path) -> None:
+    inbox = PortInbox(tmp_path / "in0.sqlite", ("p",))
+    inbox.append(Segment("p", 1, 0, 1, 5, bytes(1_000_000)))
+    inbox.append(segment("p", 1, 6))
+    inbox.forget(1)
+    inbox.close()
+    inbox.close()
+    assert (tmp_path / "in0.sqlite").stat().st_size < 100_000
+    assert PortInbox(tmp_path / "in0.sqlite", ("p",)).bodies(1, 2) == [b"p1"]
