@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from daemon import query_record
 from daemon.catalog import CatalogService, Known
 from daemon.engine_news import START_TIMEOUT_S
 from daemon.events import Events
+from daemon.fellow_keepers import keeper_candidates
 from daemon.join_planning import JoinPlanning, Planned
 from daemon.keeper import Keeper
 from daemon.peers import Peers
@@ -28,6 +28,7 @@ from daemon.query_messages import (
     SubmitQuery,
     Submitted,
 )
+from daemon.query_record import KEEPERS
 from daemon.requests import Done
 from daemon.reserving import Reserving
 from daemon.subscribing import Subscriptions
@@ -44,8 +45,6 @@ from sbon.sql.query_plan import QueryPlan
 log = logging.getLogger("sbon.deployment")
 
 DEPLOY_TIMEOUT_S = 540.0
-#: Of each query, where there are as many nodes. An odd number: one may be lost.
-KEEPERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +186,7 @@ class Deployment:
 
         This node alone where there are fewer than three, and then nothing is taken over from a host that is lost.
         """
-        members = {record.node_id for record in self._peers.overlay.members()}
-        owners = [owner for owner in dict.fromkeys(plan.owners.values()) if owner in members]
-        near = sorted(
-            members - set(owners), key=lambda node_id: self._peers.overlay.measured_rtt_ms(node_id) or math.inf
-        )
-        others = [*owners, *near][: KEEPERS - 1]
+        others = keeper_candidates(self._peers, plan.owners.values())[: KEEPERS - 1]
         return (self._peers.node_id, *others) if len(others) == KEEPERS - 1 else (self._peers.node_id,)
 
     async def _place(self, subscribed: _Subscribed) -> tuple[Placement, dict[str, Demand]]:

@@ -22,7 +22,7 @@ import trio
 
 from daemon.durable import write_durably
 from daemon.folder_transfer import sync_folder
-from daemon.query_messages import Assignment, Location
+from daemon.query_messages import Assignment, KeptBy, Location
 from sbon.engine_messages import FlightAddress, SnapshotTaken
 from sbon.errors import SbonError
 from sbon.ownership.leases import Lease
@@ -110,6 +110,12 @@ class HostedFragment:
         self.failed_at_s = [*recent, now_s]
         return len(recent) >= MAX_RESTARTS
 
+    def count_among(self, keepers: tuple[str, ...], lease_s: float) -> None:
+        """These grant the lease now."""
+        if self.lease is None:
+            self.lease = Lease(keepers, lease_s)
+        self.lease.change_keepers(keepers)
+
     def learn_producers(self, assignment: Assignment) -> None:
         """Take over what is newer than what is known."""
         for location in assignment.producers:
@@ -176,6 +182,14 @@ class FragmentStore:
         if record != fragment.record:
             write_durably(fragment.folder / RECORD_FILE, msgspec.msgpack.encode(record))
             fragment.record = record
+
+    def learn_keepers(self, fragment: HostedFragment, kept_by: KeptBy) -> None:
+        """The query of a fragment that runs here is kept by others now."""
+        assignment = fragment.record.assignment.under(kept_by)
+        if fragment.record.phase is Phase.RUNNING and assignment is not fragment.record.assignment:
+            self.write(fragment, Phase.RUNNING, assignment)
+            if fragment.lease is not None:
+                fragment.lease.change_keepers(assignment.keepers)
 
     def _accepted(self, assignment: Assignment, folder: Path) -> HostedFragment:
         record = HostingRecord(self._owner, assignment)

@@ -55,7 +55,6 @@ from sbon.engine_messages import (
     SnapshotTaken,
 )
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
-from sbon.ownership.leases import Lease
 from sbon.ownership.replication import NOTHING, Replication
 
 log = logging.getLogger("sbon.hosting")
@@ -97,7 +96,8 @@ class Hosting:
         self._expected_until_s = -math.inf
         self._nursery: trio.Nursery | None = None
         self._news = EngineNews()
-        self._reporting = Reporting(peers, supervisor, lambda: self.fragments, self._disowned)
+        leasing.on_kept_by = learn = self._store.learn_keepers
+        self._reporting = Reporting(peers, supervisor, lambda: self.fragments, self._disowned, learn)
         self._linking = Linking(peers, supervisor, events)
         self._adopting: set[str] = set()
         peers.handle(PrepareEngine, self._prepare_for)
@@ -256,14 +256,14 @@ class Hosting:
         if fragment.record.phase is not Phase.HANDED_OVER:
             if fragment.confirmed:
                 return True
-            claim = Claim(assignment.query_id, assignment.fragment_id, assignment.generation)
+            claim = Claim(assignment.query_id, assignment.fragment_id, assignment.generation, assignment.keepers)
             granted = (await self._peers.ask_any(assignment.keepers, claim, Claimed)).assignment
             if granted is not None:
                 fragment.learn_producers(granted)
                 self._store.write(fragment, Phase.RUNNING, granted)
                 fragment.confirmed = True
-                if fragment.lease is None and granted.is_leased:
-                    fragment.lease = Lease(granted.keepers, self._leasing.lease_s)
+                if granted.is_leased:
+                    fragment.count_among(granted.keepers, self._leasing.lease_s)
                 await trio.to_thread.run_sync(self._replicas.drop, fragment.fragment_id)
                 return True
             self._store.write(fragment, Phase.HANDED_OVER)

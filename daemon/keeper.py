@@ -124,8 +124,10 @@ class Keeper:
         return record
 
     def record(self, query_id: str) -> QueryRecord:
-        """Raises SbonError if the query is not kept here."""
+        """Raises SbonError if the query is not kept here, UnavailableError if others keep it now."""
         record = self._keeping.find(query_id)
+        if record is None and self._keeping.last_known(query_id) is not None:
+            raise UnavailableError(f"query {query_id} is kept by other nodes now: see `sbon queries`")
         if record is None:
             raise SbonError(f"query {query_id} is not kept here: see `sbon queries`")
         return record
@@ -224,21 +226,21 @@ class Keeper:
     # --- ownership
 
     async def _claim(self, message: Claim, sender: str) -> Claimed:
-        before = self._keeping.find(message.query_id)
-        if before is None:
-            return Claimed(None)
+        before = self._keeping.last_known(message.query_id)
         fragment_id, generation = message.fragment_id, message.generation
-        if query_record.owns(before, sender, fragment_id, generation) and before.fragment(fragment_id).spec.pinned:
+        is_owner = before is not None and query_record.owns(before, sender, fragment_id, generation)
+        if before is not None and is_owner and before.fragment(fragment_id).spec.pinned:
             return Claimed(before.assignment(fragment_id))  # nobody else ever owns it
         # Not _change: that it is refused must be agreed on, too, because the claimant then deletes what it has.
         record = await self._keeping.change(
             message.query_id,
-            before.keepers,
+            message.keepers if before is None else before.keepers,
             lambda record: record and query_record.claim(record, sender, fragment_id, generation)[0],
         )
         if record is None or not query_record.owns(record, sender, fragment_id, generation):
             return Claimed(None)
-        if record.move != before.move and before.move is not None and before.move.fragment_id == fragment_id:
+        move = None if before is None else before.move
+        if move is not None and move != record.move and move.fragment_id == fragment_id:
             what = "move-revoked" if record.move is None else "move-committed"
             self._events.publish(what, fragment=fragment_id, node=self._peers.name(sender))
         return Claimed(record.assignment(fragment_id))
@@ -259,7 +261,8 @@ class Keeper:
                 not_yours.append(report.fragment_id)
             else:
                 await self._take_report(record, sender, report)
-        return Reported(tuple(not_yours))
+        known = self._keeping.last_known(message.query_id)
+        return Reported(tuple(not_yours), None if known is None else known.kept_by)
 
     async def _take_report(self, known: QueryRecord, sender: str, report: FragmentReport) -> None:
         fragment_id, generation, status = report.fragment_id, report.generation, report.status
@@ -490,7 +493,7 @@ class Keeper:
         view = self.cost_view()
         placement = record.placement | dict(elsewhere)
         at_consumer = dict(elsewhere) | {
-            fragment_id: fragment.owner if fragment.spec.pinned else record.keeper
+            fragment_id: fragment.owner if fragment.spec.pinned else record.consumer
             for fragment_id, fragment in record.fragments.items()
         }
         return network_usage(links, placement, view.rtt_ms), network_usage(links, at_consumer, view.rtt_ms)

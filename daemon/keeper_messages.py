@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from daemon.query_messages import Assignment
+from daemon.query_messages import Assignment, KeptBy
 from daemon.query_record import QueryRecord
 from sbon.ownership.register import Ballot
 
@@ -53,6 +53,18 @@ class Holding(msgspec.Struct, frozen=True):
     generation: int
 
 
+class CompareRecords(msgspec.Struct, frozen=True):
+    """Between keepers: are these counts of changes of keepers, by query id, the ones that you know?"""
+
+    keeper_changes: dict[str, int]
+
+
+class RecordsCompared(msgspec.Struct, frozen=True):
+    """The ids of those of which another count is known, or none."""
+
+    different: tuple[str, ...]
+
+
 class RenewLeases(msgspec.Struct, frozen=True):
     """From a host to each keeper, every second or so."""
 
@@ -60,9 +72,10 @@ class RenewLeases(msgspec.Struct, frozen=True):
 
 
 class LeasesRenewed(msgspec.Struct, frozen=True):
-    """The fragments of which the sender is the owner as far as the keeper knows."""
+    """The fragments of which the sender is the owner as far as the keeper knows, and who keeps the queries of all."""
 
     fragment_ids: tuple[str, ...]
+    kept_by: dict[str, KeptBy]
 
 
 class AskMissed(msgspec.Struct, frozen=True):

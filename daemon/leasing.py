@@ -15,6 +15,7 @@ import trio
 from daemon.hosted_fragment import HostedFragment
 from daemon.keeper_messages import Holding, LeasesRenewed, RenewLeases
 from daemon.peers import Peers
+from daemon.query_messages import KeptBy
 from sbon.errors import SbonError
 
 #: A lease is renewed so often while it lasts.
@@ -28,6 +29,8 @@ class Leasing:
         self._peers = peers
         self.lease_s = lease_s
         self.monotonic_s = monotonic_s
+        #: Set by whoever has the fragments: told who keeps one's query, as a keeper sees it.
+        self.on_kept_by: Callable[[HostedFragment, KeptBy], None] = lambda _fragment, _kept_by: None
 
     @property
     def period_s(self) -> float:
@@ -74,6 +77,9 @@ class Leasing:
                 reply = await self._peers.ask(keeper, RenewLeases(tuple(holdings)), LeasesRenewed, 2.0 * self.period_s)
             except SbonError:
                 return
+            for fragment in fragments:  # first of all: whose grant counts depends on it
+                if kept_by := reply.kept_by.get(fragment.record.assignment.query_id):
+                    self.on_kept_by(fragment, kept_by)
             for fragment_id in reply.fragment_ids:
                 lease = leases.get(fragment_id)
                 if lease is not None:

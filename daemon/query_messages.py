@@ -33,6 +33,13 @@ class Location(msgspec.Struct, frozen=True):
     flight_address: FlightAddress | None = None
 
 
+class KeptBy(msgspec.Struct, frozen=True):
+    """Who keeps a query, by node id, after so many ``changes`` of them."""
+
+    keepers: tuple[str, ...]
+    changes: int = 0
+
+
 class Assignment(msgspec.Struct, frozen=True):
     """All that a host needs to run a fragment under ``generation``.
 
@@ -51,6 +58,7 @@ class Assignment(msgspec.Struct, frozen=True):
     replica_changes: int = 0
     taken: Demand = Demand()
     consumer_changes: int = 0
+    keeper_changes: int = 0
 
     @property
     def fragment_id(self) -> str:
@@ -66,6 +74,12 @@ class Assignment(msgspec.Struct, frozen=True):
             return self
         return msgspec.structs.replace(self, consumers=other.consumers, consumer_changes=other.consumer_changes)
 
+    def under(self, kept_by: KeptBy) -> Assignment:
+        """The same, kept by others; unchanged if that is an old word."""
+        if kept_by.changes <= self.keeper_changes:
+            return self
+        return msgspec.structs.replace(self, keepers=kept_by.keepers, keeper_changes=kept_by.changes)
+
     @property
     def is_leased(self) -> bool:
         """Whether the owner needs a lease, because the fragment may be taken over (DESIGN: Ownership)."""
@@ -78,8 +92,11 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 def may_be_taken_over(spec: FragmentSpec, keepers: tuple[str, ...]) -> bool:
-    """What is pinned waits for its host; and with fewer than three keepers there is no majority without one of them."""
-    return not spec.pinned and len(keepers) >= 3
+    """What is pinned waits for its host; and with a single keeper there is no majority without it.
+
+    There are three where there are as many nodes, and two for a moment while one of them is replaced.
+    """
+    return not spec.pinned and len(keepers) > 1
 
 
 # --- what a node has
@@ -204,12 +221,13 @@ class Claim(msgspec.Struct, frozen=True):
     """May the sender run this fragment under this generation? The one compare-and-set that decides ownership.
 
     From the owner it revokes a move that has not been committed; from the target of such a move, which by then has the
-    fragment's folder durably, it commits the move.
+    fragment's folder durably, it commits the move. ``keepers`` are those that the sender knows.
     """
 
     query_id: str
     fragment_id: str
     generation: int
+    keepers: tuple[str, ...]
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -248,9 +266,10 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """``not_yours``: fragments that the sender no longer owns, or of a query that has ended."""
+    """``not_yours``: fragments that the sender no longer owns, or of a query that has ended. ``kept_by``, if known."""
 
     not_yours: tuple[str, ...] = ()
+    kept_by: KeptBy | None = None
 
 
 # --- moves

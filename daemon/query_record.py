@@ -18,7 +18,16 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from daemon.query_messages import Assignment, Location, MoveReport, QueryStatus, Reader, Reused, may_be_taken_over
+from daemon.query_messages import (
+    Assignment,
+    KeptBy,
+    Location,
+    MoveReport,
+    QueryStatus,
+    Reader,
+    Reused,
+    may_be_taken_over,
+)
 from sbon.engine_messages import FlightAddress, cursor_name
 from sbon.errors import SbonError, StaleGenerationError
 from sbon.fragment import FragmentSpec
@@ -28,6 +37,9 @@ from sbon.placement.choice import OperatorChoice
 from sbon.sql.query_plan import QueryPlan
 
 FIRST_GENERATION = 1
+#: Of each query, where there are as many nodes. An odd number: one may be lost.
+KEEPERS = 3
+MAX_FORMER_KEEPERS = 16
 #: Moves that are remembered with a query.
 MAX_MOVES = 100
 
@@ -68,8 +80,10 @@ class PendingMove(msgspec.Struct, frozen=True):
 class QueryRecord(msgspec.Struct, frozen=True):
     """Everything that the keepers must not forget. ``fragments`` come producers first, the sink last.
 
-    ``keepers`` are node ids; the first owns the sink. ``reused`` are fragments of other queries that this one reads, by
-    id, and ``readers`` the cursors of others on its own: what these need lives on when the query has ended.
+    ``keepers`` are node ids; the first owns the sink, until it is replaced. ``keeper_changes`` counts their changes.
+    ``former_keepers`` have the record as it was, for those who still ask there. ``reused`` are fragments of other
+    queries that this one reads, by id, and ``readers`` the cursors of others on its own: what these need lives on when
+    the query has ended.
     """
 
     query_id: str
@@ -89,6 +103,8 @@ class QueryRecord(msgspec.Struct, frozen=True):
     readers: dict[str, Reader] = {}
     #: When the query ends by itself, in seconds since the epoch.
     until_s: float | None = None
+    keeper_changes: int = 0
+    former_keepers: tuple[str, ...] = ()
 
     def fragment(self, fragment_id: str) -> FragmentRecord:
         """Raises SbonError if it is not one of this query's."""
@@ -106,6 +122,15 @@ class QueryRecord(msgspec.Struct, frozen=True):
     def is_over(self) -> bool:
         """The query has ended, and nobody else needs anything of it."""
         return self.status.ended and all(fragment.released for fragment in self.fragments.values())
+
+    @property
+    def consumer(self) -> str:
+        """The owner of the (last) sink."""
+        return list(self.fragments.values())[-1].owner
+
+    @property
+    def kept_by(self) -> KeptBy:
+        return KeptBy(self.keepers, self.keeper_changes)
 
     @property
     def placement(self) -> dict[str, str]:
@@ -152,6 +177,7 @@ class QueryRecord(msgspec.Struct, frozen=True):
             spec=fragment.spec,
             generation=fragment.generation if generation is None else generation,
             keepers=self.keepers,
+            keeper_changes=self.keeper_changes,
             port_schemas=tuple(schemas),
             consumers=self.cursors(fragment_id),
             producers=tuple(self.location(producer) for producer in producers),
@@ -308,6 +334,29 @@ def replicated(
         return record
     known = msgspec.structs.replace(fragment, replicas=replicas, replica_changes=changes + 1)
     return _with_fragment(record, known)
+
+
+def with_keepers(record: QueryRecord, keepers: tuple[str, ...], changes: int) -> QueryRecord:
+    """Other keepers, one of them new or gone, in place of those that ``changes`` changes led to.
+
+    Raises StaleGenerationError if they were changed meanwhile. A query that is over keeps its own.
+    """
+    if record.is_over:
+        return record
+    if record.keeper_changes != changes or len(set(keepers) ^ set(record.keepers)) != 1:
+        raise StaleGenerationError(f"the keepers of query {record.query_id} were changed meanwhile")
+    gone = [keeper for keeper in record.keepers if keeper not in keepers]
+    former = [keeper for keeper in record.former_keepers if keeper not in keepers] + gone
+    return msgspec.structs.replace(
+        record, keepers=keepers, keeper_changes=changes + 1, former_keepers=tuple(former[-MAX_FORMER_KEEPERS:])
+    )
+
+
+def newly_kept(node_id: str, before: QueryRecord | None, record: QueryRecord) -> tuple[str, ...]:
+    """The fragments that a node begins to look after when it accepts ``record`` after ``before``."""
+    if node_id not in record.keepers or (before is not None and node_id in before.keepers):
+        return ()
+    return tuple(record.fragments)
 
 
 def is_leased(record: QueryRecord, fragment: FragmentRecord) -> bool:

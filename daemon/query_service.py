@@ -36,6 +36,7 @@ from daemon.engine_supervisor import ENGINE_COMMAND, EngineSupervisor
 from daemon.events import Events
 from daemon.explaining import explanation
 from daemon.failover import Failover
+from daemon.fellow_keepers import FellowKeepers
 from daemon.hosted_fragment import FragmentStore
 from daemon.hosting import Hosting
 from daemon.join_planning import JoinPlanning
@@ -104,6 +105,7 @@ class QueryService:
         self._keeping = RecordKeeping(self._peers, state_dir / "queries", config.failover.lease_s)
         self.keeper = Keeper(self._peers, self._keeping, events)
         self._failover = Failover(self._peers, self._keeping, events)
+        self._fellows = FellowKeepers(self._peers, self._keeping, events, config.failover.lease_s)
         placing = Placing(self._peers, config.placement)
         reserving = Reserving(self._peers, placing)
         conductor = Conductor(self._peers, self.hosting, events, parcels, reserving)
@@ -137,6 +139,7 @@ class QueryService:
             nursery.start_soon(self._subscriptions.run)
             nursery.start_soon(lifetimes.end_in_time, self._keeping, self.keeper)
             nursery.start_soon(self._catalog.run)
+            nursery.start_soon(self._fellows.run)
             nursery.start_soon(self._optimizer.run)
             task_status.started()
 

@@ -11,6 +11,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -90,10 +91,16 @@ class RecordKeeping:
 
     @property
     def records(self) -> list[QueryRecord]:
-        """The newest of each query that this node has accepted; it may be behind the others."""
-        return [share.register.value for share in self._shares.values() if share.register.value is not None]
+        """The newest of each query that this node has accepted and keeps; it may be behind the others."""
+        return [record for query_id in self._shares if (record := self.find(query_id)) is not None]
 
     def find(self, query_id: str) -> QueryRecord | None:
+        """None if the query is not kept here, as far as known here."""
+        record = self.last_known(query_id)
+        return None if record is None or self._peers.node_id not in record.keepers else record
+
+    def last_known(self, query_id: str) -> QueryRecord | None:
+        """As :meth:`find`, but also what a former keeper has."""
         share = self._shares.get(query_id)
         return None if share is None else share.register.value
 
@@ -111,8 +118,9 @@ class RecordKeeping:
     # --- changing
 
     async def change(self, query_id: str, keepers: tuple[str, ...], change: Change) -> QueryRecord | None:
-        """Have a majority of ``keepers`` agree on what ``change`` makes of the record; the record then.
+        """Have a majority of its keepers agree on what ``change`` makes of the record; the record then.
 
+        ``keepers`` are those that the caller knows of; it does not matter if there are others by now.
         Raises the SbonError that ``change`` raised about what was agreed on before, and UnavailableError if there is no
         majority; then the change may still come into force.
         """
@@ -121,8 +129,9 @@ class RecordKeeping:
                 if attempt:
                     await trio.sleep(random.uniform(0.0, PAUSE_S))
                 self._highest += 1
-                round_ = Round(Ballot(self._highest, self._peers.node_id), keepers, change)
-                await self._carry_out(query_id, keepers, round_)
+                ballot = Ballot(self._highest, self._peers.node_id)
+                round_ = Round(ballot, keepers, change, lambda record: record.keepers)
+                await self._carry_out(query_id, round_)
                 self._highest = max(self._highest, round_.highest)
                 if round_.stage is Stage.CHOSEN:
                     if round_.error is not None:
@@ -130,55 +139,47 @@ class RecordKeeping:
                     return round_.value
         raise UnavailableError(f"no majority of the keepers of query {query_id} answers: try again when they are back")
 
-    async def _carry_out(self, query_id: str, keepers: tuple[str, ...], round_: Round[QueryRecord]) -> None:
+    async def _carry_out(self, query_id: str, round_: Round[QueryRecord]) -> None:
+        """Return when it is decided; those who have not answered by then are asked to the end."""
+        news = trio.Event()
+
         async def prepare(keeper: str) -> None:
-            reply = await self._peers.ask(
-                keeper, PrepareRecord(query_id, round_.ballot), PreparedRecord, ROUND_TIMEOUT_S
-            )
+            message = PrepareRecord(query_id, round_.ballot)
+            reply = await self._peers.ask(keeper, message, PreparedRecord, ROUND_TIMEOUT_S)
             if reply.granted:
                 round_.promised(keeper, Register(reply.promised, reply.accepted, reply.record))
-            else:
+            elif round_.stage is Stage.PREPARING:
                 round_.refused(keeper, reply.promised)
 
         async def accept(keeper: str) -> None:
             assert round_.value is not None
-            reply = await self._peers.ask(
-                keeper, AcceptRecord(round_.ballot, round_.value), AcceptedRecord, ROUND_TIMEOUT_S
-            )
+            message = AcceptRecord(round_.ballot, round_.value)
+            reply = await self._peers.ask(keeper, message, AcceptedRecord, ROUND_TIMEOUT_S)
             if reply.granted:
-                round_.accepted(keeper)
-            else:
+                round_.accepted(keeper, message.ballot)
+            elif round_.ballot == message.ballot:
                 round_.refused(keeper, reply.promised)
 
-        await self._ask_all(keepers, prepare, round_, Stage.PREPARING)
-        if round_.stage is Stage.ACCEPTING:
-            await self._ask_all(keepers, accept, round_, Stage.ACCEPTING)
-
-    async def _ask_all(
-        self, keepers: tuple[str, ...], ask: Callable[[str], object], round_: Round[QueryRecord], stage: Stage
-    ) -> None:
-        """Return when ``round_`` is past ``stage``; those who have not answered by then are asked to the end."""
-        is_past = trio.Event()
-
-        async def ask_one(keeper: str) -> None:
+        async def ask(keeper: str, stage: Stage) -> None:
             try:
-                await ask(keeper)  # type: ignore[misc]
+                await (prepare if stage is Stage.PREPARING else accept)(keeper)
             except SbonError as error:
                 log.debug("keeper %s: %s", self._peers.name(keeper), error)
                 if round_.stage is stage:
                     round_.lost(keeper)
-            if round_.stage is not stage:
-                is_past.set()
+            news.set()
 
-        if self._nursery is None:
-            raise UnavailableError("the daemon is starting or shutting down: try again")
-        for keeper in keepers:
-            self._nursery.start_soon(ask_one, keeper)
-        await is_past.wait()
+        while round_.stage not in (Stage.CHOSEN, Stage.FAILED):
+            if self._nursery is None:
+                raise UnavailableError("the daemon is starting or shutting down: try again")
+            for keeper in round_.unasked():
+                self._nursery.start_soon(ask, keeper, round_.stage)
+            await news.wait()
+            news = trio.Event()
 
     async def forget(self, record: QueryRecord) -> None:
         """The query has ended, and nobody asks for it any more. Keepers that do not hear of it forget it later."""
-        await self._peers.gather(ForgetRecord(record.query_id), Done, record.keepers)
+        await self._peers.gather(ForgetRecord(record.query_id), Done, (*record.keepers, *record.former_keepers))
 
     # --- answering
 
@@ -189,14 +190,19 @@ class RecordKeeping:
         return PreparedRecord(granted, register.promised, register.accepted, register.value if granted else None)
 
     async def _accept(self, message: AcceptRecord, _sender: str) -> AcceptedRecord:
-        if self._peers.node_id not in message.record.keepers:
+        query_id = message.record.query_id
+        if self._peers.node_id not in message.record.keepers and self.last_known(query_id) is None:
             raise SbonError(f"this node is no keeper of query {message.record.query_id}")
-        share = self._share(message.record.query_id)
+        share = self._share(query_id)
         granted = share.accept(message.ballot, message.record, self._monotonic_s())
         return AcceptedRecord(granted, share.register.promised)
 
     async def _renew(self, message: RenewLeases, sender: str) -> LeasesRenewed:
-        return LeasesRenewed(tuple(holding.fragment_id for holding in message.holdings if self._grant(holding, sender)))
+        known = {holding.query_id: self.last_known(holding.query_id) for holding in message.holdings}
+        return LeasesRenewed(
+            tuple(holding.fragment_id for holding in message.holdings if self._grant(holding, sender)),
+            {query_id: record.kept_by for query_id, record in known.items() if record is not None},
+        )
 
     async def _answer_missed(self, message: AskMissed, _sender: str) -> Missed:
         return Missed(
@@ -214,8 +220,11 @@ class RecordKeeping:
         return True
 
     async def _forget_for(self, message: ForgetRecord, sender: str) -> Done:
-        record = self.find(message.query_id)
-        if record is not None and sender in record.keepers and record.is_over:
+        record = self.last_known(message.query_id)
+        if record is None:
+            return Done()
+        has_left = self._peers.node_id not in record.keepers
+        if has_left or (sender in record.keepers and record.is_over):
             remove_durably(self._path(message.query_id))
             del self._shares[message.query_id]
             self._turns.pop(message.query_id, None)
@@ -238,7 +247,8 @@ class RecordKeeping:
         def store(register: Register[QueryRecord]) -> None:
             write_durably(self._path(query_id), msgspec.msgpack.encode(register))
 
-        return Share(register, self._leases, query_record.takeovers, store)
+        joined = partial(query_record.newly_kept, self._peers.node_id)
+        return Share(register, self._leases, query_record.takeovers, store, joined)
 
     def _load(self, path: Path) -> None:
         try:

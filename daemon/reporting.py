@@ -11,7 +11,7 @@ import trio
 from daemon.engine_supervisor import EngineSupervisor
 from daemon.hosted_fragment import HostedFragment, Phase
 from daemon.peers import Peers
-from daemon.query_messages import FragmentReport, Report, Reported
+from daemon.query_messages import FragmentReport, KeptBy, Report, Reported
 from sbon.errors import SbonError
 
 log = logging.getLogger("sbon.hosting")
@@ -21,7 +21,8 @@ REPORT_TIMEOUT_S = 5.0
 
 
 class Reporting:
-    """``fragments()`` are those here; ``disowned(fragment)`` is called for one that is not ours by what keepers say."""
+    """``fragments()`` are those here; ``disowned(fragment)`` is called for one that is not ours by what keepers say,
+    ``learn_keepers(fragment, kept_by)`` with who they are."""
 
     def __init__(
         self,
@@ -29,11 +30,13 @@ class Reporting:
         supervisor: EngineSupervisor,
         fragments: Callable[[], list[HostedFragment]],
         disowned: Callable[[HostedFragment], None],
+        learn_keepers: Callable[[HostedFragment, KeptBy], None],
     ) -> None:
         self._peers = peers
         self._supervisor = supervisor
         self._fragments = fragments
         self._disowned = disowned
+        self._learn_keepers = learn_keepers
         self._due = trio.Event()
         self._reporting: set[str] = set()
 
@@ -74,6 +77,8 @@ class Reporting:
         finally:
             self._reporting.discard(query_id)
         for fragment in fragments:
+            if reported.kept_by is not None:
+                self._learn_keepers(fragment, reported.kept_by)
             if fragment.fragment_id in reported.not_yours:
                 self._disowned(fragment)
 

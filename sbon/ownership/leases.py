@@ -6,6 +6,10 @@ its own clock from then on; a keeper that was restarted has forgotten what it gr
 long. The owner counts from the moment at which it asked, and less: clocks may differ in rate by :data:`MAX_DRIFT`. It
 holds the fragment while a majority of its grants last. A takeover needs a majority as well, so they never overlap.
 
+When the keepers change (one at a time, :mod:`sbon.ownership.register`), at least one of those who grant the owner its
+lease knows, and says so with its next grant; the owner then counts among the new ones. A keeper that has come takes
+part in no takeover for ``lease_s`` either: until then what was granted among the old ones has ended.
+
 Times are seconds of any monotonic clock of the host.
 """
 
@@ -29,6 +33,12 @@ class LeaseTable:
         self._silent_until_s = now_s + lease_s
         self._until_s: dict[tuple[str, int], float] = {}
         self._heard_s: dict[tuple[str, int], float] = {}
+        self._joined_until_s: dict[str, float] = {}
+
+    def be_silent(self, fragment_ids: Iterable[str], now_s: float) -> None:
+        """Begin to look after these fragments, of which others may have granted leases."""
+        self._joined_until_s = {key: until_s for key, until_s in self._joined_until_s.items() if now_s < until_s}
+        self._joined_until_s |= dict.fromkeys(fragment_ids, now_s + self._lease_s)
 
     def grant(self, fragment_id: str, generation: int, now_s: float) -> None:
         """The owner under ``generation``, which it is as far as this keeper knows, may go on."""
@@ -39,6 +49,8 @@ class LeaseTable:
         """Whether fragments may have been taken over under these generations: no lower one is still leased here."""
         if takeovers and now_s < self._silent_until_s:
             return False  # what was granted before the start is not known
+        if any(now_s < self._joined_until_s.get(fragment_id, now_s) for fragment_id in takeovers):
+            return False
         return not any(
             now_s < until_s and generation < takeovers.get(fragment_id, 0)
             for (fragment_id, generation), until_s in self._until_s.items()
@@ -65,6 +77,10 @@ class Lease:
     def __init__(self, keepers: Iterable[str], lease_s: float) -> None:
         self._granted_s = dict.fromkeys(keepers, float("-inf"))
         self._lasts_s = lease_s * (1.0 - MAX_DRIFT)
+
+    def change_keepers(self, keepers: Iterable[str]) -> None:
+        """Count among these from now on; what those who stay have granted holds."""
+        self._granted_s = {keeper: self._granted_s.get(keeper, float("-inf")) for keeper in keepers}
 
     def granted(self, keeper: str, asked_at_s: float) -> None:
         """``keeper`` has granted what it was asked for at ``asked_at_s``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from sbon.ownership.leases import LeaseTable
@@ -15,6 +15,7 @@ class Share(Generic[V]):
     """A register with the leases that guard it.
 
     ``takeovers(value)`` is what the leases have to permit before ``value`` is accepted: fragment id -> generation.
+    ``joined(before, value)`` are the fragments that this keeper begins to look after with ``value``.
     ``store`` makes a register durable before anything is answered; what it raises leaves the share as it was.
     """
 
@@ -24,8 +25,10 @@ class Share(Generic[V]):
         leases: LeaseTable,
         takeovers: Callable[[V], Mapping[str, int]],
         store: Callable[[Register[V]], None],
+        joined: Callable[[V | None, V], Iterable[str]] = lambda _before, _value: (),
     ) -> None:
         self.register = register
+        self._joined = joined
         self._leases = leases
         self._takeovers = takeovers
         self._store = store
@@ -36,12 +39,17 @@ class Share(Generic[V]):
 
     def accept(self, ballot: Ballot, value: V, now_s: float) -> bool:
         """Whether this keeper has accepted ``value``. Not if it would end a lease that this keeper has granted."""
-        known = {} if self.register.value is None else self._takeovers(self.register.value)
+        before = self.register.value
+        known = {} if before is None else self._takeovers(before)
         # What it has accepted before, its leases have permitted before.
         news = {key: generation for key, generation in self._takeovers(value).items() if generation > known.get(key, 0)}
         if not self._leases.permits(news, now_s):
             return False
-        return self._write(accept(self.register, ballot, value))
+        if not self._write(accept(self.register, ballot, value)):
+            return False
+        # What others have granted before it came is not known here.
+        self._leases.be_silent(self._joined(before, value), now_s)
+        return True
 
     def _write(self, register: Register[V] | None) -> bool:
         if register is None:

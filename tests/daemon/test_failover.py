@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from daemon.config import FailoverConfig
+from daemon.control_messages import Cancel
 from sbon.errors import UnavailableError
 from tests.daemon.test_queries import Cluster, eventually, running_cluster
 
@@ -127,3 +128,34 @@ async def test_a_fragment_may_move_to_its_replica_and_finds_another_one(tmp_path
         await cluster.start("sink")
         await eventually(cluster.all_running)
         assert (await cluster.union()).node == "hub"
+
+
+async def test_a_lost_keeper_is_replaced_so_that_another_one_may_be_lost(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, failover=FailoverConfig(replicas=0, lease_s=2.0)) as cluster:
+        query_id = await cluster.submit()
+        await eventually(cluster.all_running)
+        ids = {name: daemon.overlay.record.node_id for name, daemon in cluster.daemons.items()}
+
+        async def kept_by(*names: str) -> None:
+            async def is_so() -> bool:
+                record = cluster.daemons["sink"].query_service._keeping.find(query_id)
+                return record is not None and set(record.keepers) == {ids[name] for name in names}
+
+            await eventually(is_so)
+
+        await kept_by("sink", "left", "right")
+        await cluster.stop("right")
+        await kept_by("sink", "left", "hub")
+        await cluster.stop("left")
+        union = await cluster.union()
+        await runs_at(cluster, union.node)
+        other = "sink" if union.node == "hub" else "hub"
+        await cluster.migrate(union.fragment_id, other, at="sink")
+        await runs_at(cluster, other)
+        await cluster.start("left")
+        await cluster.start("right")  # it still takes itself for a keeper
+        await eventually(cluster.all_running)
+        async with cluster.client("right") as client:
+            await client.request(Cancel(query_id))
+        for name in cluster.daemons:
+            await released(cluster, name)

@@ -20,6 +20,7 @@ class OwnershipReport(msgspec.Struct, frozen=True):
     rows: int
     takeovers: int
     generations: int
+    keeper_changes: int
     crashes: int
     cuts: int
 
@@ -56,6 +57,7 @@ def simulate_ownership(arguments: argparse.Namespace) -> int:
         rows=sum(outcome.rows for outcome in outcomes),
         takeovers=sum(outcome.takeovers for outcome in outcomes),
         generations=sum(outcome.generations for outcome in outcomes),
+        keeper_changes=sum(outcome.keeper_changes for outcome in outcomes),
         crashes=sum(outcome.crashes for outcome in outcomes),
         cuts=sum(outcome.cuts for outcome in outcomes),
     )
@@ -64,6 +66,6 @@ def simulate_ownership(arguments: argparse.Namespace) -> int:
     else:
         for name, value in msgspec.structs.asdict(report).items():
             if name != "failed":
-                print(f"{name:12} {value}")
-        print(f"{'failed':12} {len(failed)}")
+                print(f"{name:14} {value}")
+        print(f"{'failed':14} {len(failed)}")
     return 1 if failed else 0

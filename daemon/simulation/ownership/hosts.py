@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from daemon import query_record
 from daemon.hosted_fragment import HostingRecord, Phase
-from daemon.query_messages import Assignment
+from daemon.query_messages import Assignment, KeptBy
 from daemon.query_record import QueryRecord
 from daemon.simulation.ownership.keeping import Change, SimulatedKeeper
 from daemon.simulation.ownership.modelled_engine import LostOrDoubledError, ModelledFragment, Row, Segment
@@ -60,6 +62,7 @@ class Running:
     lease: Lease
     replication: Replication
     changes: int
+    confirmed_at_s: float
     #: Batch -> what of each producer was read up to there.
     read_by: dict[int, dict[str, int]] = field(default_factory=dict)
     stored_at_s: dict[str, float] = field(default_factory=dict)
@@ -108,11 +111,12 @@ class SimulatedHost:
             self._renew(fragment_id, running)
             if self.holds(fragment_id):
                 self._work(fragment_id, running)
-            elif running.lease.until_s > 0.0:  # it had one
+            elif self._now_s() > running.confirmed_at_s + _WAIT_S:  # it has lost its lease, or gets none
                 del self.running[fragment_id]
-        if (keeper := self._keepers.get(self.name)) is not None:
-            for fragment_id, generation in keeper.overdue():
-                self._rescue(keeper, fragment_id, generation)
+        keeper = self._keepers[self.name]
+        for fragment_id, generation in keeper.overdue():
+            self._rescue(keeper, fragment_id, generation)
+        keeper.watch()
 
     def holds(self, fragment_id: str) -> bool:
         """Whether this host may let anything out of the fragment now."""
@@ -124,10 +128,14 @@ class SimulatedHost:
     # --- calls
 
     def _ask_keeper(
-        self, change: Change, done: Callable[[QueryRecord], None], failed: Callable[[SbonError], None]
+        self,
+        on_disk: OnDisk,
+        change: Change,
+        done: Callable[[QueryRecord], None],
+        failed: Callable[[SbonError], None],
     ) -> None:
         """Have any keeper propose ``change``; ``failed`` with UnavailableError if the outcome is not known."""
-        target = self._network.rng.choice(sorted(self._keepers))
+        target = self._network.rng.choice(on_disk.record.assignment.keepers)
 
         def handle(answer: Answer) -> None:
             self._keepers[target].propose(change, lambda record, error: answer((record, error)))
@@ -171,6 +179,7 @@ class SimulatedHost:
                 del self.fragments[fragment_id]
 
         self._ask_keeper(
+            on_disk,
             lambda record: (
                 None if record is None else query_record.claim(record, self.name, fragment_id, generation)[0]
             ),
@@ -181,21 +190,34 @@ class SimulatedHost:
     def _confirmed(self, on_disk: OnDisk, assignment: Assignment) -> None:
         on_disk.record = on_disk.record.to(Phase.RUNNING, assignment)
         self.running[assignment.fragment_id] = Running(
-            Lease(self._keepers, self._lease_s),
+            Lease(assignment.keepers, self._lease_s),
             Replication(assignment.replicas, on_disk.state.batch_id),
             assignment.replica_changes,
+            self._now_s(),
             {on_disk.state.batch_id: dict(on_disk.state.read)},
         )
         self.replicas.pop(assignment.fragment_id, None)
 
     def _renew(self, fragment_id: str, running: Running) -> None:
-        generation, asked_at_s = self.fragments[fragment_id].generation, self._now_s()
-        for name, keeper in self._keepers.items():
+        on_disk, asked_at_s = self.fragments[fragment_id], self._now_s()
+        generation = on_disk.generation
+
+        def answered(name: str, reply: tuple[bool, KeptBy | None]) -> None:
+            granted, kept_by = reply
+            if kept_by is not None:
+                assignment = on_disk.record.assignment.under(kept_by)
+                on_disk.record = msgspec.structs.replace(on_disk.record, assignment=assignment)
+                running.lease.change_keepers(assignment.keepers)
+            if granted:
+                running.lease.granted(name, asked_at_s)
+
+        for name in on_disk.record.assignment.keepers:
+            keeper = self._keepers[name]
             self._network.call(
                 self.name,
                 name,
                 lambda answer, keeper=keeper: answer(keeper.renew(self.name, fragment_id, generation)),  # type: ignore[misc]
-                lambda granted, name=name: running.lease.granted(name, asked_at_s) if granted else None,  # type: ignore[misc]
+                partial(answered, name),
                 lambda: None,
                 _WAIT_S,
             )
@@ -264,14 +286,14 @@ class SimulatedHost:
             self._replicate(fragment_id, running)
         self._acknowledge(on_disk, running)
 
-    def _owner_of(self, fragment_id: str) -> tuple[str, int] | None:
+    def _owner_of(self, fragment_id: str, consumer: OnDisk) -> tuple[str, int] | None:
         """Where a fragment is, as some keeper sees it; that may be an old story."""
-        record = self._keepers[self._network.rng.choice(sorted(self._keepers))].record
+        record = self._keepers[self._network.rng.choice(consumer.record.assignment.keepers)].record
         return None if record is None else (record.fragment(fragment_id).owner, record.fragment(fragment_id).generation)
 
     def _pull(self, fragment_id: str, producer: str) -> None:
-        place = self._owner_of(producer)
         on_disk = self.fragments[fragment_id]
+        place = self._owner_of(producer, on_disk)
         if place is None:
             return
         owner, generation = place
@@ -301,7 +323,7 @@ class SimulatedHost:
             return
         consumer = on_disk.record.assignment.fragment_id
         for producer, batch_id in running.read_by[max(known)].items():
-            place = self._owner_of(producer)
+            place = self._owner_of(producer, on_disk)
             if place is not None:
                 self._call(
                     place[0],
@@ -379,11 +401,14 @@ class SimulatedHost:
                 running.changes = fragment.replica_changes
                 replication.agree(fragment.replicas)
 
+        on_disk = self.fragments[fragment_id]
+
         def failed(error: SbonError) -> None:
             # What was proposed may be agreed on all the same: ask what the record says, for certain.
-            self._ask_keeper(lambda record: record, chosen, failed)
+            self._ask_keeper(on_disk, lambda record: record, chosen, failed)
 
         self._ask_keeper(
+            on_disk,
             lambda record: (
                 None
                 if record is None
@@ -427,6 +452,7 @@ class SimulatedHost:
             )
 
         self._ask_keeper(
+            on_disk,
             lambda record: (
                 None if record is None else query_record.announce(record, self.name, fragment_id, generation, target)
             ),

@@ -26,6 +26,8 @@ from sbon.ownership.register import Ballot, Register
 HOSTS = ("office", "west", "east", "hub", "spare")
 KEEPERS = ("office", "west", "east")
 LEASE_S = 8.0
+#: Until then messages are lost, and nothing worse: time for the sources to begin.
+BEGIN_S = 30.0
 CHAOS_S = 240.0
 HEALING_S = 180.0
 
@@ -39,6 +41,7 @@ class OwnershipOutcome:
     rows: int
     takeovers: int
     generations: int
+    keeper_changes: int
     crashes: int
     cuts: int
 
@@ -59,6 +62,10 @@ def _specs() -> tuple[FragmentSpec, ...]:
 _PLACES = {"left": "west", "right": "east", "join": "hub", "sum": "spare", "sink": "office"}
 
 
+def _age(record: QueryRecord) -> int:
+    return record.keeper_changes
+
+
 class OwnershipRun:
     """All of one seed."""
 
@@ -69,7 +76,7 @@ class OwnershipRun:
         self.keepers: dict[str, SimulatedKeeper] = {}
         self.hosts: dict[str, SimulatedHost] = {}
         self.crashes = self.cuts = 0
-        for name in KEEPERS:
+        for name in HOSTS:
             self.keepers[name] = SimulatedKeeper(name, self.keepers, self.network, LEASE_S)
         replicas = self.rng.choice((1, 1, 2))
         for name in HOSTS:
@@ -81,9 +88,9 @@ class OwnershipRun:
             spec.fragment_id: FragmentRecord(spec, _PLACES[spec.fragment_id], output_schema="{}") for spec in _specs()
         }
         record = QueryRecord("q1", "", KEEPERS, 0.0, QueryStatus.RUNNING, fragments, ())
-        for keeper in self.keepers.values():
-            keeper.disk = Register(Ballot(1, "office"), Ballot(1, "office"), record)
-            keeper.restart()
+        for name in KEEPERS:
+            self.keepers[name].disk = Register(Ballot(1, "office"), Ballot(1, "office"), record)
+            self.keepers[name].restart()
         for spec in _specs():
             fragment_id = spec.fragment_id
             state = ModelledFragment(
@@ -100,8 +107,7 @@ class OwnershipRun:
             self._run()
         except (AssertionError, LostOrDoubledError) as violated:
             error = f"at {self.network.now_s:.1f} s: {violated}"
-        record = self.keepers["office"].record
-        assert record is not None
+        record = max(filter(None, (keeper.record for keeper in self.keepers.values())), key=_age)
         movable = [fragment for fragment in record.fragments.values() if not fragment.spec.pinned]
         return OwnershipOutcome(
             self.seed,
@@ -109,6 +115,7 @@ class OwnershipRun:
             len(self.hosts["office"].delivered),
             sum(fragment.taken_over > 0 for fragment in movable),
             sum(fragment.generation for fragment in movable),
+            record.keeper_changes,
             self.crashes,
             self.cuts,
         )
@@ -119,7 +126,7 @@ class OwnershipRun:
         faults.duplication = self.rng.choice((0.0, 0.1))
         faults.late = self.rng.choice((0.0, 0.05))
         self._check_forever()
-        self._trouble()
+        self.network.later(BEGIN_S, self._trouble)
         self.network.run_until(CHAOS_S)
         self.network.faults = type(faults)()
         for name in HOSTS:
@@ -145,15 +152,14 @@ class OwnershipRun:
         if machine.up:
             machine.up = False
             self.crashes += 1
-            self.network.later(self.rng.choice((1.0, 5.0, 40.0)) * self.rng.random(), lambda: self._start(name))
+            self.network.later(self.rng.choice((1.0, 5.0, 40.0, 120.0)) * self.rng.random(), lambda: self._start(name))
 
     def _start(self, name: str) -> None:
         machine = self.network.machines[name]
         if not machine.up:
             machine.up = True
             machine.boot += 1
-            if name in self.keepers:
-                self.keepers[name].restart()
+            self.keepers[name].restart()
             self.hosts[name].restart()
 
     def _cut(self) -> None:

@@ -43,10 +43,10 @@ def test_a_round_goes_on_from_the_newest_value_of_a_majority() -> None:
     assert stage_of(round_) is Stage.PREPARING
     round_.promised("b", Register(Ballot(9, "a"), Ballot(4, "a"), ("newer",)))
     assert (stage_of(round_), round_.value) == (Stage.ACCEPTING, ("newer", "new"))
-    round_.accepted("c")
-    round_.accepted("c")
+    round_.accepted("c", round_.ballot)
+    round_.accepted("c", round_.ballot)
     assert stage_of(round_) is Stage.ACCEPTING
-    round_.accepted("a")
+    round_.accepted("a", round_.ballot)
     assert stage_of(round_) is Stage.CHOSEN
 
 
@@ -59,7 +59,7 @@ def test_a_refusal_is_believed_only_once_what_it_is_about_is_chosen() -> None:
         round_.promised(keeper, Register(Ballot(5, "a"), Ballot(4, "c"), "perhaps"))
     assert (stage_of(round_), round_.value) == (Stage.ACCEPTING, "perhaps")
     for keeper in ("a", "b"):
-        round_.accepted(keeper)
+        round_.accepted(keeper, round_.ballot)
     assert stage_of(round_) is Stage.CHOSEN
     assert str(round_.error) == "no"
 
@@ -119,7 +119,7 @@ class Agreement(RuleBasedStateMachine):
         assert round_.value is not None
         if self.share(keeper).accept(round_.ballot, round_.value, 1.0) and answered:
             before = stage_of(round_)
-            round_.accepted(keeper)
+            round_.accepted(keeper, round_.ballot)
             if before is not stage_of(round_):
                 self.was_chosen(round_.value)
 
