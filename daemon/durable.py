@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from daemon.folder_transfer import sync_folder
+from daemon.peering.folder_transfer import sync_folder
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o640) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from daemon.control_messages import Event as Event
+from daemon.control.messages import Event as Event
 
 log = logging.getLogger("sbon.events")
 

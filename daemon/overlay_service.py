@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from daemon.config import parse_address
-from daemon.control import Control
-from daemon.control_messages import (
+from daemon.control.messages import (
     Done,
     Emulate,
     Join,
@@ -21,9 +20,10 @@ from daemon.control_messages import (
     Nodes,
     NodesReply,
 )
-from daemon.datagrams import DatagramShell
-from daemon.emulation import Emulation
-from daemon.requests import PeerRequests
+from daemon.control.server import Control
+from daemon.peering.datagrams import DatagramShell
+from daemon.peering.emulation import Emulation
+from daemon.peering.requests import PeerRequests
 from overlay.certificates import Trust
 from overlay.identity import NodeId
 from overlay.node import LatencyEstimate

@@ -23,19 +23,19 @@ from importlib import metadata
 import trio
 
 from daemon.config import Config
-from daemon.control import Control
-from daemon.control_messages import Status, StatusReply, Watch
-from daemon.datagrams import DatagramShell
-from daemon.emulation import Emulation
-from daemon.engine_supervisor import ENGINE_COMMAND
+from daemon.control.messages import Status, StatusReply, Watch
+from daemon.control.server import Control
 from daemon.events import Events, Follower
-from daemon.identity_file import StateFolder
+from daemon.fragments.engine_supervisor import ENGINE_COMMAND
 from daemon.notify import notify, watchdog_interval_s
 from daemon.overlay_service import OverlayService
-from daemon.peer_tls import PeerTls
-from daemon.query_service import QueryService
-from daemon.requests import PeerRequests
-from daemon.trust_service import TrustService
+from daemon.peering.datagrams import DatagramShell
+from daemon.peering.emulation import Emulation
+from daemon.peering.peer_tls import PeerTls
+from daemon.peering.requests import PeerRequests
+from daemon.queries.service import QueryService
+from daemon.trust.identity_file import StateFolder
+from daemon.trust.service import TrustService
 from overlay.certificates import Trust
 from overlay.events import Event as OverlayEvent
 from overlay.events import JoinFailed, Left, PathChanged, SearchFinished

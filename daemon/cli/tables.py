@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from daemon.control_messages import (
+from daemon.control.messages import (
     Event,
     Explanation,
     LatencyReply,

@@ -18,8 +18,8 @@ import trio
 
 from daemon.cli import tables
 from daemon.config import DEFAULT_STATE_DIR, TrustConfig, load_config
-from daemon.control_client import ControlClient
-from daemon.control_messages import (
+from daemon.control.client import ControlClient
+from daemon.control.messages import (
     Cancel,
     Done,
     Emulate,
@@ -84,7 +84,7 @@ def join(arguments: Arguments) -> None:
 
 
 def init(arguments: Arguments) -> None:
-    from daemon.authority import init_cluster  # not needed by the other verbs, and slow to import
+    from daemon.trust.authority import init_cluster  # not needed by the other verbs, and slow to import
 
     trust = TrustConfig()
     if arguments.config is not None:

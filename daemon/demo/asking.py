@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from daemon.control_client import ControlClient
-from daemon.control_messages import Event, RequestFor
+from daemon.control.client import ControlClient
+from daemon.control.messages import Event, RequestFor
 
 R = TypeVar("R", bound=msgspec.Struct)
 

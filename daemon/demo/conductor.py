@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from daemon.control_messages import (
+from daemon.control.messages import (
     Done,
     Emulate,
     Event,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from daemon.control_messages import Event
+from daemon.control.messages import Event
 
 _Fields = Mapping[str, Any]
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import trio
 
-from daemon.control_messages import Explain, Explanation
+from daemon.control.messages import Explain, Explanation
 from daemon.demo.asking import ask
 from daemon.demo.check import compute_reference, read_rows
 from daemon.demo.scenario import DATA, Scenario

@@ -22,8 +22,8 @@ from pathlib import Path
 import trio
 
 from daemon.config import load_config
-from daemon.control_client import ControlClient
-from daemon.control_messages import Migrate, OperatorInfo, Operators, Status
+from daemon.control.client import ControlClient
+from daemon.control.messages import Migrate, OperatorInfo, Operators, Status
 from daemon.demo.processes import DaemonProcess
 from daemon.demo.scenario import Scenario, Site
 from daemon.logs import set_up_logs

@@ -25,7 +25,7 @@ import pyarrow as pa
 import trio
 from pyarrow import parquet
 
-from daemon.control_client import ControlClient
+from daemon.control.client import ControlClient
 from daemon.demo.scenario import Scenario
 from sbon.streams import SinkSpec, StreamSpec
 from tests.benchmarks.links.workload import SCHEMA, START, rows

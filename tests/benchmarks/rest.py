@@ -23,7 +23,7 @@ from pathlib import Path
 
 import trio
 
-from daemon.control_messages import Done, Join, Status, StatusReply
+from daemon.control.messages import Done, Join, Status, StatusReply
 from daemon.demo.asking import ask
 from tests.daemon.real_daemons import free_port
 

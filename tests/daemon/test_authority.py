@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.authority import AUTHORITY_FOLDER, Authority, init_cluster, proof_message, prove
 from daemon.durations import parse_duration_s, parse_moment_s
-from daemon.identity_file import StateFolder
-from daemon.tokens import Token
+from daemon.trust.authority import AUTHORITY_FOLDER, Authority, init_cluster, proof_message, prove
+from daemon.trust.identity_file import StateFolder
+from daemon.trust.tokens import Token
 from overlay.certificates import Certificate, RevocationList
 from sbon.errors import SbonError
 from tests.overlay.session_nodes import EPOCH_S, identity

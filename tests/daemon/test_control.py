@@ -16,10 +16,9 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from daemon import control as control_module
-from daemon.control import Control, open_socket
-from daemon.control_client import ControlClient
-from daemon.control_messages import (
+from daemon.control import server as control_module
+from daemon.control.client import ControlClient
+from daemon.control.messages import (
     CONTROL_VERSION,
     REPLIES,
     Answer,
@@ -34,8 +33,9 @@ from daemon.control_messages import (
     Status,
     Watch,
 )
+from daemon.control.server import Control, open_socket
 from daemon.events import Events
-from daemon.frame_stream import FrameStream
+from daemon.peering.frame_stream import FrameStream
 from sbon.errors import QueryError, SbonError, UnavailableError
 from tests.daemon.real_daemons import until
 

@@ -7,8 +7,8 @@ import msgspec
 import trio
 import trio.testing
 
-from daemon.emulation import MAX_HELD, DelayLine, Emulation
-from daemon.requests import PeerRequests
+from daemon.peering.emulation import MAX_HELD, DelayLine, Emulation
+from daemon.peering.requests import PeerRequests
 from overlay.records import Address, NodeRecord
 from sbon.coordinate import origin
 from tests.daemon.test_requests import CLIENT, CLIENT_ID, SERVER, SERVER_ID, Answer, Question, echo, open_tls, serving

@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from daemon.config import EngineConfig
-from daemon.engine_supervisor import EngineSupervisor
 from daemon.events import Events
+from daemon.fragments.engine_supervisor import EngineSupervisor
 from sbon.engine_messages import FragmentState, FragmentStatus, Instantiate, LinkLost, Migrate
 from sbon.errors import ConfigurationError, SbonError, StaleGenerationError, UnavailableError
 from sbon.fragment import FragmentKind, FragmentSpec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from daemon.config import FailoverConfig
-from daemon.control_messages import Cancel, OperatorInfo
+from daemon.control.messages import Cancel, OperatorInfo
 from sbon.errors import UnavailableError
 from tests.daemon.test_queries import Cluster, eventually, running_cluster
 

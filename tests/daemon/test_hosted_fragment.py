@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon.hosted_fragment import RECORD_FILE, FragmentStore, HostedFragment, HostingRecord, Phase
-from daemon.query_messages import Assignment, Location
+from daemon.fragments.hosted_fragment import RECORD_FILE, FragmentStore, HostedFragment, HostingRecord, Phase
+from daemon.peering.query_messages import Assignment, Location
 from sbon.engine_messages import FlightAddress
 from sbon.errors import SbonError
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec

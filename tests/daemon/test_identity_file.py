@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.identity_file import MAX_KEPT_MEMBERS, MAX_PLACE_AGE_MS, StateFolder
+from daemon.trust.identity_file import MAX_KEPT_MEMBERS, MAX_PLACE_AGE_MS, StateFolder
 from sbon.coordinate import Coordinate
 from sbon.errors import SbonError
 

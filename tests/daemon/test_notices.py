@@ -12,10 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.catalog import CatalogService
-from daemon.hosting import Hosting
-from daemon.notices import LOOK_PERIOD_S, LeaveNotices
-from daemon.peers import Gathered, Peers
+from daemon.fragments.hosting import Hosting
+from daemon.peering.peers import Gathered, Peers
+from daemon.queries.catalog import CatalogService
+from daemon.queries.notices import LOOK_PERIOD_S, LeaveNotices
 from overlay.records import NodeRecord
 from overlay.shelves import NOTICE_S, RENEW_S
 from sbon.coordinate import Coordinate

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 import trio
 
-from daemon import requests
-from daemon.frame_stream import FrameStream
-from daemon.peer_tls import Caller, PeerTls
-from daemon.requests import PeerRequests, RequestEnvelope
+from daemon.peering import requests
+from daemon.peering.frame_stream import FrameStream
+from daemon.peering.peer_tls import Caller, PeerTls
+from daemon.peering.requests import PeerRequests, RequestEnvelope
 from overlay.certificates import RevocationList, Trust, cluster_id_of
 from overlay.identity import Identity
 from overlay.records import Address, NodeRecord
@@ -169,7 +169,7 @@ async def test_what_does_not_speak_tls(tmp_path: Path) -> None:
 
 async def test_a_server_that_is_not_sbon(tmp_path: Path) -> None:
     """Some other TLS server, with an X.509 certificate without our extension."""
-    import daemon.peer_tls as module
+    import daemon.peering.peer_tls as module
 
     own = PeerTls(identity(2), cluster_trust(2), lambda: 0.0)
     own._refresh()

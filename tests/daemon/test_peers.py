@@ -11,10 +11,10 @@ import msgspec
 import pytest
 import trio
 
-from daemon.emulation import Emulation
-from daemon.peer_tls import PeerTls
-from daemon.peers import MAX_MET, Peers
-from daemon.requests import PeerRequests
+from daemon.peering.emulation import Emulation
+from daemon.peering.peer_tls import PeerTls
+from daemon.peering.peers import MAX_MET, Peers
+from daemon.peering.requests import PeerRequests
 from overlay.certificates import Trust
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate

@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from daemon.config import Config
-from daemon.control_client import ControlClient
-from daemon.control_messages import Emulate, Join, Latency, Leave, Nearest, Nodes, Status, StatusReply
+from daemon.control.client import ControlClient
+from daemon.control.messages import Emulate, Join, Latency, Leave, Nearest, Nodes, Status, StatusReply
 from daemon.process import Daemon
 from sbon.coordinate import MAX_ERROR
 from sbon.errors import SbonError, UnavailableError

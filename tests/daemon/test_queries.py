@@ -18,8 +18,8 @@ import pytest
 import trio
 
 from daemon.config import CapacityConfig, Config, EmulationConfig, EngineConfig, FailoverConfig, PlacementConfig
-from daemon.control_client import ControlClient
-from daemon.control_messages import (
+from daemon.control.client import ControlClient
+from daemon.control.messages import (
     Cancel,
     Explain,
     Explanation,
@@ -31,9 +31,9 @@ from daemon.control_messages import (
     QueryInfo,
     Submit,
 )
-from daemon.hosted_fragment import HostingRecord, Phase
+from daemon.fragments.hosted_fragment import HostingRecord, Phase
+from daemon.peering.query_messages import AcceptFragment
 from daemon.process import Daemon
-from daemon.query_messages import AcceptFragment
 from sbon.errors import QueryError, SbonError, UnavailableError
 from sbon.streams import SinkSpec, StreamSpec
 from tests.daemon.fake_engine import FROZEN_BYTES

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from daemon import query_record
-from daemon.hosted_fragment import HostingRecord, Phase
-from daemon.query_messages import Assignment, MoveReport, QueryStatus
-from daemon.query_record import QueryRecord
+from daemon.fragments.hosted_fragment import HostingRecord, Phase
+from daemon.peering import query_record
+from daemon.peering.query_messages import Assignment, MoveReport, QueryStatus
+from daemon.peering.query_record import QueryRecord
 from sbon.engine_messages import FlightAddress
 from sbon.errors import SbonError, StaleGenerationError
 from sbon.sql.catalog import Catalog
@@ -163,7 +163,7 @@ class Host:
 class Ownership(RuleBasedStateMachine):
     """One fragment, three hosts, one keeper. Any message or answer may be lost, late or doubled; any host may crash.
 
-    The steps are those of :mod:`daemon.hosting` and :mod:`daemon.migration`, one at a time.
+    The steps are those of :mod:`daemon.fragments.hosting` and :mod:`daemon.fragments.migration`, one at a time.
     """
 
     @initialize()

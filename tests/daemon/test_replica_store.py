@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from daemon.keeper_messages import StoreReplica
-from daemon.query_messages import Assignment
-from daemon.replica_store import Digests, ReplicaStore
+from daemon.fragments.replica_store import Digests, ReplicaStore
+from daemon.peering.keeper_messages import StoreReplica
+from daemon.peering.query_messages import Assignment
 from sbon.errors import SbonError, StaleGenerationError
 from sbon.fragment import FragmentKind, FragmentSpec
 

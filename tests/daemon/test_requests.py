@@ -12,11 +12,11 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon import requests
-from daemon.folder_transfer import pack, unpack
-from daemon.frame_stream import FrameStream
-from daemon.peer_tls import PeerTls
-from daemon.requests import FolderHeader, PeerRequests, ReplyEnvelope, RequestEnvelope
+from daemon.peering import requests
+from daemon.peering.folder_transfer import pack, unpack
+from daemon.peering.frame_stream import FrameStream
+from daemon.peering.peer_tls import PeerTls
+from daemon.peering.requests import FolderHeader, PeerRequests, ReplyEnvelope, RequestEnvelope
 from overlay.certificates import Trust
 from overlay.identity import Identity
 from overlay.records import Address

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from daemon.config import CapacityConfig
-from daemon.control_messages import Cancel, Operators
-from daemon.query_messages import Reserve, Reserved, RoomLeft, TellRoomLeft
+from daemon.control.messages import Cancel, Operators
+from daemon.peering.query_messages import Reserve, Reserved, RoomLeft, TellRoomLeft
 from sbon.errors import SbonError, UnavailableError
 from sbon.placement.capacity import Demand
 from tests.daemon.test_queries import STAY, Cluster, eventually, running_cluster

@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from daemon.config import FailoverConfig
-from daemon.control_messages import Cancel, Explain, Explanation, OperatorInfo, Operators, StreamInfo, Streams, Submit
-from daemon.hosted_fragment import HostingRecord
-from daemon.lifetimes import end_in_time
+from daemon.control.messages import Cancel, Explain, Explanation, OperatorInfo, Operators, StreamInfo, Streams, Submit
+from daemon.fragments.hosted_fragment import HostingRecord
+from daemon.queries.lifetimes import end_in_time
 from sbon.errors import SbonError
 from sbon.fragment import FragmentSpec
 from tests.daemon.test_queries import STAY, Cluster, eventually, running_cluster

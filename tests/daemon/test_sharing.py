@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from daemon import query_record, sharing
-from daemon.query_messages import Location, QueryStatus, Reader, Reused
-from daemon.query_record import QueryRecord, new_record
+from daemon.peering import query_record
+from daemon.peering.query_messages import Location, QueryStatus, Reader, Reused
+from daemon.peering.query_record import QueryRecord, new_record
+from daemon.queries import sharing
 from sbon.errors import SbonError
 from sbon.fragment import Start
 from sbon.sql.plan import plan_query

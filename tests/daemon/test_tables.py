@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from daemon.cli import tables
-from daemon.control_messages import (
+from daemon.control.messages import (
     Candidate,
     Event,
     Explanation,

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 import trio
 
-from daemon import trust_service
-from daemon.authority import init_cluster
 from daemon.config import Config, TrustConfig
-from daemon.control_client import ControlClient
-from daemon.control_messages import Done, Join, MakeToken, Renew, RequestFor, Revoke, Status
+from daemon.control.client import ControlClient
+from daemon.control.messages import Done, Join, MakeToken, Renew, RequestFor, Revoke, Status
 from daemon.process import Daemon
+from daemon.trust import service as trust_service
+from daemon.trust.authority import init_cluster
 from overlay.records import Address
 from sbon.errors import SbonError, UnavailableError
 from tests.daemon.real_daemons import make_config, running, until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trio
 
-from daemon.control_messages import (
+from daemon.control.messages import (
     Cancel,
     Done,
     Explain,

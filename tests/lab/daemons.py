@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from daemon.control_messages import Done, Join, MakeToken, NodeInfo, Nodes, NodesReply, RequestFor, TokenReply
+from daemon.control.messages import Done, Join, MakeToken, NodeInfo, Nodes, NodesReply, RequestFor, TokenReply
 from daemon.demo.asking import ask
 from daemon.demo.configuration import toml
 from daemon.demo.processes import tail

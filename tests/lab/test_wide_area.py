@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from daemon.control_messages import Operators, OperatorsReply, Submit, SubmitReply
+from daemon.control.messages import Operators, OperatorsReply, Submit, SubmitReply
 from sbon.network_usage import Link, network_usage
 from sbon.placement.optimum import Truth, optimum
 from sbon.placement.problem import PlacementProblem

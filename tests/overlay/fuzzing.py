@@ -20,10 +20,10 @@ from typing import Any, Protocol, get_args
 import msgspec
 import trio
 
-from daemon.control import Control
-from daemon.control_messages import CONTROL_VERSION, Answer, Call, Done, Join, Latency, Request, Status, Submit
-from daemon.peer_tls import Caller, PeerTls, _read_x509
-from daemon.requests import PeerRequests, ReplyEnvelope, RequestEnvelope
+from daemon.control.messages import CONTROL_VERSION, Answer, Call, Done, Join, Latency, Request, Status, Submit
+from daemon.control.server import Control
+from daemon.peering.peer_tls import Caller, PeerTls, _read_x509
+from daemon.peering.requests import PeerRequests, ReplyEnvelope, RequestEnvelope
 from daemon.simulation.plain_suite import FakeSuite
 from overlay.certificates import Certificate, RevocationList
 from overlay.config import OverlayConfig

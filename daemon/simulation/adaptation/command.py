@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from daemon.config import PlacementConfig
-from daemon.local_policy import policy_of
+from daemon.fragments.local_policy import policy_of
 from daemon.simulation.adaptation.changing import ChangingGround, routes_changed
 from daemon.simulation.adaptation.figures import AdaptationReport
 from daemon.simulation.adaptation.run import A_DIFFERENCE, Run, Setting, Twins

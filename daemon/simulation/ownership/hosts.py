@@ -1,7 +1,7 @@
 """A host in the simulation: settles, renews, runs, replicates and moves fragments as the daemon does.
 
-What decides is the daemon's own: :mod:`daemon.query_record`, the phases of a
-:class:`daemon.hosted_fragment.HostingRecord`, :class:`sbon.ownership.leases.Lease` and
+What decides is the daemon's own: :mod:`daemon.peering.query_record`, the phases of a
+:class:`daemon.fragments.hosted_fragment.HostingRecord`, :class:`sbon.ownership.leases.Lease` and
 :class:`sbon.ownership.replication.Replication`. What is modelled is the engine.
 """
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from daemon import query_record
-from daemon.hosted_fragment import HostingRecord, Phase
-from daemon.query_messages import Assignment, KeptBy
-from daemon.query_record import QueryRecord
+from daemon.fragments.hosted_fragment import HostingRecord, Phase
+from daemon.peering import query_record
+from daemon.peering.query_messages import Assignment, KeptBy
+from daemon.peering.query_record import QueryRecord
 from daemon.simulation.ownership.keeping import Change, SimulatedKeeper
 from daemon.simulation.ownership.modelled_engine import LostOrDoubledError, ModelledFragment, Row, Segment
 from daemon.simulation.ownership.network import Answer, Network

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from daemon import query_record
-from daemon.fellow_keepers import ASKS_PER_LEASE, PATIENCE_LEASES
-from daemon.query_messages import KeptBy
-from daemon.query_record import KEEPERS, QueryRecord
+from daemon.peering import query_record
+from daemon.peering.query_messages import KeptBy
+from daemon.peering.query_record import KEEPERS, QueryRecord
+from daemon.queries.fellow_keepers import ASKS_PER_LEASE, PATIENCE_LEASES
 from daemon.simulation.ownership.network import Answer, Network
 from sbon.errors import SbonError, UnavailableError
 from sbon.ownership.company import Company, next_keepers

@@ -11,9 +11,9 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from daemon.hosted_fragment import HostingRecord
-from daemon.query_messages import QueryStatus
-from daemon.query_record import FragmentRecord, QueryRecord
+from daemon.fragments.hosted_fragment import HostingRecord
+from daemon.peering.query_messages import QueryStatus
+from daemon.peering.query_record import FragmentRecord, QueryRecord
 from daemon.simulation.ownership.hosts import TICK_S, OnDisk, SimulatedHost
 from daemon.simulation.ownership.keeping import SimulatedKeeper
 from daemon.simulation.ownership.modelled_engine import LostOrDoubledError, ModelledFragment

@@ -1,0 +1,502 @@
+"""What this host runs: fragments on its engine, whatever happens to the engine, the daemon or the keeper.
+
+A fragment that is here is *settled*: the keeper is asked whether it is still ours (:class:`Claim`), the engine is
+started, the fragment instantiated and its ports connected; each of it again and again until it succeeds, or until the
+keeper says that the fragment is somebody else's, and its folder is deleted. That is all there is to a restart, to an
+engine that was lost, to a move that arrives and to one that failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from daemon.events import Events
+from daemon.fragments.engine_news import START_TIMEOUT_S, EngineNews
+from daemon.fragments.engine_supervisor import EngineSupervisor
+from daemon.fragments.hosted_fragment import FragmentStore, HostedFragment, Phase
+from daemon.fragments.leasing import Leasing
+from daemon.fragments.linking import Linking
+from daemon.fragments.permits import Permits
+from daemon.fragments.rehearsing import rehearse
+from daemon.fragments.replica_store import ReplicaStore
+from daemon.fragments.reporting import Reporting
+from daemon.fragments.reserving import HostBook
+from daemon.peering.keeper_messages import Adopted, AdoptFragment
+from daemon.peering.peers import Peers
+from daemon.peering.query_messages import (
+    AcceptFragment,
+    Assignment,
+    AwaitRunning,
+    Claim,
+    Claimed,
+    ConnectTo,
+    Hosted,
+    HostFragment,
+    NowRunning,
+    PrepareEngine,
+    ReleaseFragment,
+)
+from daemon.peering.requests import Done
+from sbon.engine_messages import (
+    Destroy,
+    FragmentState,
+    FragmentStatus,
+    Instantiate,
+    LinkLost,
+    Migrate,
+    SnapshotTaken,
+)
+from sbon.errors import SbonError, StaleGenerationError, UnavailableError
+from sbon.ownership.replication import NOTHING, Replication
+
+log = logging.getLogger("sbon.hosting")
+
+#: Pauses between attempts to settle a fragment.
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 15.0
+#: An engine that refuses a fragment so often in a row will not take it at all.
+MAX_REFUSALS = 4
+#: A fragment that has not done a batch for so long has no state to copy ahead.
+SNAPSHOT_TIMEOUT_S = 3.0
+
+
+class Hosting:
+    """The fragments on this host. Drives the engine; is told by it; answers the keepers."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        supervisor: EngineSupervisor,
+        events: Events,
+        root: Path,
+        leasing: Leasing,
+        replicas: ReplicaStore,
+        book: HostBook,
+    ) -> None:
+        """``root``: the fragments' folders; ``replicas``: those kept for others; ``book``: for what there is room."""
+        self._peers = peers
+        self._supervisor = supervisor
+        self._events = events
+        self._store = FragmentStore(root, peers.node_id)
+        self._leasing = leasing
+        self._replicas = replicas
+        self._book = book
+        self.permits = Permits(peers.node_id, supervisor, root.with_name("snapshots"))
+        #: Set by whoever replicates (daemon.replicating): called when there is a new snapshot of a fragment here.
+        self.on_snapshot: Callable[[HostedFragment], None] = lambda _: None
+        self._fragments: dict[str, HostedFragment] = {}
+        self._expected_until_s = -math.inf
+        self._nursery: trio.Nursery | None = None
+        self._news = EngineNews()
+        leasing.on_kept_by = learn = self._store.learn_keepers
+        self._reporting = Reporting(peers, supervisor, lambda: self.fragments, self._disowned, learn)
+        self._linking = Linking(peers, supervisor, events)
+        self._adopting: set[str] = set()
+        peers.handle(PrepareEngine, self._prepare_for)
+        peers.handle(HostFragment, self._host)
+        peers.handle(ReleaseFragment, self._release)
+        peers.handle(ConnectTo, self._connect_to)
+        peers.handle(AwaitRunning, self._await_running)
+        peers.handle(AdoptFragment, self._adopt)
+        peers.handle_folder(AcceptFragment, self._accept)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Resume what was here, and serve until cancelled. The supervisor runs already."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            shutil.rmtree(self.permits.snapshots, ignore_errors=True)
+            for fragment in self._store.load():
+                self._fragments[fragment.fragment_id] = fragment
+                self._settle_soon(fragment)
+            nursery.start_soon(self._reporting.run)
+            nursery.start_soon(self._leasing.run, lambda: self.fragments, self.permits.tell, self._suspend)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None  # a move that ends now settles nothing any more
+
+    # --- reading
+
+    @property
+    def fragments(self) -> list[HostedFragment]:
+        """Everything that is here, by fragment id."""
+        return [self._fragments[fragment_id] for fragment_id in sorted(self._fragments)]
+
+    def find(self, fragment_id: str) -> HostedFragment | None:
+        return self._fragments.get(fragment_id)
+
+    def status(self, fragment_id: str) -> FragmentStatus | None:
+        """The engine's latest word on a fragment here."""
+        return self._supervisor.status(fragment_id)
+
+    # --- told by the engine (EngineListener)
+
+    @property
+    def needs_engine(self) -> bool:
+        is_expected = trio.current_time() < self._expected_until_s
+        return is_expected or any(fragment.error is None for fragment in self._fragments.values())
+
+    def status_changed(self, status: FragmentStatus) -> None:
+        fragment = self._fragments.get(status.fragment_id)
+        if fragment is not None and fragment.up and status.state is FragmentState.FAILED:
+            self._start_over(fragment, status.error or "see the engine's log")
+        if status.state is FragmentState.FINISHED:
+            self._reporting.soon()
+        self._news.tell()
+
+    def _start_over(self, fragment: HostedFragment, error: str) -> None:
+        """A query of Spark's has ended by itself. Most reasons pass: it goes on from its checkpoint, a few times."""
+        fragment.up = False
+        if fragment.fails_too_often(trio.current_time()):
+            self._fail(fragment, error)
+            return
+        self._events.publish("fragment-restarted", fragment=fragment.fragment_id, error=error)
+        self._settle_soon(fragment)
+
+    def link_lost(self, lost: LinkLost) -> None:
+        fragment = self._fragments.get(lost.fragment_id)
+        if fragment is not None and self._nursery is not None:
+            log.debug("%s lost its link to %s: %s", lost.fragment_id, lost.producer, lost.reason)
+            self._nursery.start_soon(self._linking.locate, fragment, lost.producer)
+
+    def snapshot_taken(self, snapshot: SnapshotTaken) -> None:
+        fragment = self._fragments.get(snapshot.fragment_id)
+        if fragment is not None and fragment.up and fragment.generation == snapshot.generation:
+            fragment.snapshot = snapshot
+            self.on_snapshot(fragment)
+            self._news.tell()
+
+    def engine_lost(self) -> None:
+        for fragment in self.fragments:
+            fragment.up = False
+            fragment.flight_address = None
+            self._settle_soon(fragment)
+        self._news.tell()
+
+    # --- settling
+
+    def _settle_soon(self, fragment: HostedFragment) -> None:
+        if self._nursery is not None and not fragment.settling and not fragment.conducting:
+            fragment.settling = True
+            self._nursery.start_soon(self._settle, fragment)
+
+    async def _settle(self, fragment: HostedFragment) -> None:
+        """Try until the fragment runs, is not ours, or can never run here."""
+        pause_s = FIRST_PAUSE_S
+        refusals = 0
+        try:
+            while not fragment.conducting and self._is_here(fragment):
+                try:
+                    await self._settle_once(fragment)
+                    return
+                except UnavailableError as error:
+                    log.info("%s has to wait: %s", fragment.fragment_id, error)
+                except SbonError as error:
+                    refusals += 1
+                    log.warning("%s does not start: %s", fragment.fragment_id, error)
+                    if refusals >= MAX_REFUSALS:
+                        self._fail(fragment, str(error))
+                        return
+                await trio.sleep(pause_s)
+                pause_s = min(LONGEST_PAUSE_S, 2.0 * pause_s)
+        finally:
+            fragment.settling = False
+
+    async def _settle_once(self, fragment: HostedFragment) -> None:
+        async with fragment.lock:
+            if fragment.lease is not None and not fragment.up:
+                fragment.confirmed = False  # a new stay begins with what the keepers say of its replicas
+            if self._is_here(fragment) and await self._claim(fragment) and not fragment.up:
+                await self._start(fragment)
+
+    def _disowned(self, fragment: HostedFragment) -> None:
+        if self._is_here(fragment):
+            fragment.confirmed = False
+            self._settle_soon(fragment)
+
+    # --- leases
+
+    async def _suspend(self, fragment: HostedFragment) -> None:
+        """It may have another owner by now: stop it, and ask until the keepers say what is to become of it."""
+        async with fragment.lock:
+            if not self._is_here(fragment) or fragment.conducting or self._leasing.holds(fragment):
+                return
+            fragment.confirmed = False
+            self._events.publish("lease-lost", fragment=fragment.fragment_id, generation=fragment.generation)
+            if fragment.up:
+                with suppress(SbonError):
+                    await self._supervisor.call(
+                        Migrate(fragment.fragment_id, fragment.generation, self._peers.node_id), START_TIMEOUT_S
+                    )
+                fragment.up = False
+                fragment.flight_address = None
+        self._settle_soon(fragment)
+
+    def _is_here(self, fragment: HostedFragment) -> bool:
+        return self._fragments.get(fragment.fragment_id) is fragment
+
+    def _fail(self, fragment: HostedFragment, error: str) -> None:
+        fragment.error = error
+        self._events.publish("fragment-failed", fragment=fragment.fragment_id, error=error)
+        self._reporting.soon()
+        self._news.tell()
+
+    async def _claim(self, fragment: HostedFragment) -> bool:
+        """Whether the fragment is ours by the keeper's word; if it is not, it is deleted. Needs the fragment's lock."""
+        assignment = fragment.record.assignment
+        if fragment.record.phase is not Phase.HANDED_OVER:
+            if fragment.confirmed:
+                return True
+            claim = Claim(assignment.query_id, assignment.fragment_id, assignment.generation, assignment.keepers)
+            granted = (await self._peers.ask_any(assignment.keepers, claim, Claimed)).assignment
+            if granted is not None:
+                fragment.learn_producers(granted)
+                self._store.write(fragment, Phase.RUNNING, granted)
+                fragment.confirmed = True
+                if granted.is_leased:
+                    fragment.count_among(granted.keepers, self._leasing.lease_s)
+                await trio.to_thread.run_sync(self._replicas.drop, fragment.fragment_id)
+                return True
+            self._store.write(fragment, Phase.HANDED_OVER)
+        await self._delete(fragment)
+        return False
+
+    async def _start(self, fragment: HostedFragment) -> None:
+        """Instantiate and connect. Needs the fragment's lock, and a claim that was granted."""
+        assignment = fragment.record.assignment
+        hello = await self._supervisor.prepare()
+        if not self._leasing.holds(fragment):
+            await self._leasing.renew([fragment])
+            if not self._leasing.holds(fragment):
+                raise UnavailableError("too few of its keepers answer")
+        # What this stay has shipped counts from its own start: replicas may have the state of an earlier owner.
+        fragment.snapshot, fragment.snapshot_readers = None, 0
+        fragment.replication = Replication(assignment.replicas, NOTHING) if assignment.is_leased else None
+        self._supervisor.forget_status(fragment.fragment_id)
+        reply = await self._supervisor.call(
+            Instantiate(
+                fragment_id=fragment.fragment_id,
+                generation=fragment.generation,
+                owner=self._peers.node_id,
+                spec=assignment.spec,
+                folder=str(fragment.folder),
+                port_schemas=assignment.port_schemas,
+                consumers=assignment.consumers,
+                bounds=self.permits.bounds(fragment),
+            )
+        )
+        if fragment.replication is not None:
+            fragment.replication.let_out(reply.newest_batch)
+        for location in list(fragment.producers.values()):
+            await self._linking.connect(fragment, location)
+        fragment.flight_address = hello.flight_address._replace(host=self._peers.overlay.record.host)
+        fragment.output_schema = reply.output_schema
+        fragment.error = None
+        fragment.up = self._supervisor.hello is hello
+        if not fragment.up:
+            raise UnavailableError("the engine ended while the fragment was starting")
+        self._events.publish("fragment-started", fragment=fragment.fragment_id, generation=fragment.generation)
+        self._reporting.soon()
+        self._news.tell()
+
+    async def _delete(self, fragment: HostedFragment) -> None:
+        """Stop it, if it runs, and delete its folder. Needs the fragment's lock; its record says HANDED_OVER."""
+        folder = fragment.folder
+        if self._supervisor.hello is not None:
+            command = Destroy(fragment.fragment_id, fragment.generation, self._peers.node_id, str(folder))
+            try:
+                await self._supervisor.call(command)
+            except SbonError as error:
+                log.warning("the engine does not let go of %s: %s", fragment.fragment_id, error)
+        for gone in (folder, self.permits.snapshots / fragment.fragment_id):
+            await trio.to_thread.run_sync(partial(shutil.rmtree, gone, ignore_errors=True))
+        fragment.up = False
+        self._supervisor.forget_status(fragment.fragment_id)
+        del self._fragments[fragment.fragment_id]
+        self._events.publish("fragment-released", fragment=fragment.fragment_id, generation=fragment.generation)
+        self._news.tell()
+
+    # --- asked by keepers and other hosts
+
+    async def _prepare_for(self, message: PrepareEngine, _sender: str) -> Done:
+        """Whoever asks for an engine is about to send a fragment; it may have to wait for others that feed it."""
+        self._book.commit(message.query_id)
+        await self._supervisor.prepare()
+        await rehearse(self._supervisor, self._peers.node_id, self.permits.snapshots, message.coming)
+        self._expected_until_s = trio.current_time() + START_TIMEOUT_S
+        return Done()
+
+    async def _host(self, message: HostFragment, sender: str) -> Hosted:
+        assignment = message.assignment
+        assignment.check_keeper(sender)
+        self._expected_until_s = -math.inf
+        await self._make_way(assignment)
+        self._book.admit(assignment)
+        fragment = self._store.create(assignment)
+        self._fragments[fragment.fragment_id] = fragment
+        try:
+            async with fragment.lock:
+                if not await self._claim(fragment):
+                    raise StaleGenerationError(f"{fragment.fragment_id} is not to run here any more")
+                await self._start(fragment)
+        finally:
+            if self._is_here(fragment) and not fragment.up:
+                self._settle_soon(fragment)  # it ends with the keeper's word, which now may be that the query failed
+        assert fragment.flight_address is not None
+        return Hosted(fragment.flight_address, fragment.output_schema or "")
+
+    async def _accept(self, message: AcceptFragment, _sender: str, received: Path) -> Done:
+        """The end of a move: durable here first, then the claim that commits it; starting it comes after the answer."""
+        assignment = message.assignment
+        self._expected_until_s = -math.inf
+        await self._make_way(assignment)
+        whole = await trio.to_thread.run_sync(self._replicas.complete, message, received)
+        self._book.admit(assignment)
+        fragment = self._store.adopt(assignment, whole)
+        self._fragments[fragment.fragment_id] = fragment
+        try:
+            async with fragment.lock:
+                if not await self._claim(fragment):
+                    raise StaleGenerationError(f"the move of {fragment.fragment_id} was revoked meanwhile")
+        finally:
+            if self._is_here(fragment):
+                self._settle_soon(fragment)
+        self._events.publish("move-accepted", fragment=fragment.fragment_id, generation=fragment.generation)
+        return Done()
+
+    async def _adopt(self, message: AdoptFragment, sender: str) -> Adopted:
+        """The owner is lost, or this node is one without knowing: start the fragment from the replica that is here.
+
+        The replica stays until a claim was granted: the keeper may have been told of what was never agreed on.
+        """
+        assignment = message.assignment
+        assignment.check_keeper(sender)
+        fragment = self._fragments.get(assignment.fragment_id)
+        if fragment is None or fragment.generation < assignment.generation:
+            replica = self._replicas.find(assignment.fragment_id)
+            if replica is None or replica.record.assignment.generation >= assignment.generation:
+                return Adopted(here=False)  # a later owner has shipped here since
+            if assignment.fragment_id in self._adopting:
+                return Adopted(here=True)
+            self._adopting.add(assignment.fragment_id)
+            try:
+                fragment = await self._adopt_replica(assignment)
+            finally:
+                self._adopting.discard(assignment.fragment_id)
+        self._settle_soon(fragment)
+        return Adopted(here=True)
+
+    async def _adopt_replica(self, assignment: Assignment) -> HostedFragment:
+        await self._make_way(assignment)
+        fragment_id = assignment.fragment_id
+        copy = self._store.folder(fragment_id).with_name(f".{fragment_id}.replica")
+        await trio.to_thread.run_sync(partial(shutil.rmtree, copy, ignore_errors=True))
+        await trio.to_thread.run_sync(self._replicas.copy_to, fragment_id, copy)
+        fragment = self._store.adopt(assignment, copy)
+        self._fragments[fragment_id] = fragment
+        self._events.publish("fragment-adopted", fragment=fragment_id, generation=assignment.generation)
+        return fragment
+
+    async def _make_way(self, assignment: Assignment) -> None:
+        """Delete what is left here of an earlier stay. StaleGenerationError if the fragment is here rightfully."""
+        while (fragment := self._fragments.get(assignment.fragment_id)) is not None:
+            stale = StaleGenerationError(
+                f"{fragment.fragment_id} is here already, with generation {fragment.generation}"
+            )
+            if fragment.generation >= assignment.generation or fragment.conducting:
+                raise stale
+            async with fragment.lock:
+                fragment.confirmed = False
+                if self._is_here(fragment) and await self._claim(fragment):
+                    raise stale
+
+    async def _release(self, message: ReleaseFragment, sender: str) -> Done:
+        """The query has ended."""
+        fragment = self._fragments.get(message.fragment_id)
+        if fragment is not None and fragment.generation <= message.generation:
+            fragment.record.assignment.check_keeper(sender)
+            if fragment.conducting:
+                return Done()  # its folder is being read; the claim at the end of the move is refused then
+            async with fragment.lock:
+                if self._is_here(fragment):
+                    self._store.write(fragment, Phase.HANDED_OVER)
+                    await self._delete(fragment)
+        return Done()
+
+    async def _await_running(self, message: AwaitRunning, _sender: str) -> NowRunning:
+        return await self._news.until_running(message.fragment_id, message.generation, self.find, self.status)
+
+    async def _connect_to(self, message: ConnectTo, sender: str) -> Done:
+        fragment = self._fragments.get(message.consumer)
+        if fragment is not None:
+            fragment.record.assignment.check_keeper(sender)
+            await self._linking.repoint(fragment, message.producer)
+        return Done()
+
+    # --- for the conductor of a move away from here (daemon.migration)
+
+    @contextmanager
+    def conducting(self, fragment_id: str) -> Iterator[HostedFragment]:
+        """Leave the fragment to the conductor inside the block. SbonError if it is not one that can be moved now."""
+        fragment = self._fragments.get(fragment_id)
+        if fragment is None:
+            raise SbonError(f"{fragment_id} does not run on this node: see `sbon operators`")
+        if fragment.conducting:
+            raise SbonError(f"{fragment_id} is moving already: try again when it has arrived")
+        if not fragment.up or fragment.settling or fragment.record.phase is not Phase.RUNNING:
+            raise UnavailableError(f"{fragment_id} is still starting: try again in some seconds")
+        fragment.conducting = True
+        fragment.confirmed = False  # whatever happens, the next word on it is the keeper's
+        try:
+            yield fragment
+        finally:
+            fragment.conducting = False
+            if self._is_here(fragment):
+                self._settle_soon(fragment)
+
+    async def stop(self, fragment: HostedFragment) -> int:
+        """Have the engine let go of the fragment; its folder is then all of it. Returns its size in bytes."""
+        async with fragment.lock:
+            self._store.write(fragment, Phase.STOPPING)
+            reply = await self._supervisor.call(
+                Migrate(fragment.fragment_id, fragment.generation, self._peers.node_id), START_TIMEOUT_S
+            )
+            fragment.up = False
+            fragment.flight_address = None
+            return reply.state_bytes
+
+    async def snapshot(self, fragment: HostedFragment) -> SnapshotTaken | None:
+        """The fragment's state after its last batch or so, while it goes on; None if there is none within seconds."""
+        fragment.snapshot_readers += 1
+        try:
+            await self.permits.tell(fragment)
+            with trio.move_on_after(SNAPSHOT_TIMEOUT_S):
+                while fragment.up and fragment.snapshot is None:
+                    await self._news.wait()
+            return fragment.snapshot
+        finally:
+            fragment.snapshot_readers -= 1
+
+    async def reclaim(self, fragment: HostedFragment) -> bool:
+        """After a move of which the outcome is not known: ask the keeper. True if the fragment stays, and goes on."""
+        async with fragment.lock:
+            if not self._is_here(fragment):  # its query ended meanwhile
+                return False
+            fragment.confirmed = False
+            return await self._claim(fragment)
+
+    async def hand_over(self, fragment: HostedFragment) -> None:
+        """The move is committed: forget the fragment."""
+        async with fragment.lock:
+            if self._is_here(fragment):
+                self._store.write(fragment, Phase.HANDED_OVER)
+                await self._delete(fragment)

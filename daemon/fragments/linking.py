@@ -1,0 +1,76 @@
+"""The ports of fragments here: where their producers are, and the engine told of it."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from daemon.events import Events
+from daemon.fragments.engine_supervisor import EngineSupervisor
+from daemon.fragments.hosted_fragment import HostedFragment
+from daemon.peering.peers import Peers
+from daemon.peering.query_messages import Locate, Location
+from sbon.engine_messages import Connect
+from sbon.errors import SbonError
+
+log = logging.getLogger("sbon.hosting")
+
+#: Between two questions about one producer.
+LOCATE_PAUSE_S = 1.0
+
+
+class Linking:
+    """Points the ports of fragments at their producers."""
+
+    def __init__(self, peers: Peers, supervisor: EngineSupervisor, events: Events) -> None:
+        self._peers = peers
+        self._supervisor = supervisor
+        self._events = events
+        self._locating: set[tuple[str, str]] = set()
+
+    async def locate(self, fragment: HostedFragment, producer: str) -> None:
+        """Ask where a producer is now, at most once in a while: the engine goes on complaining until it is found."""
+        key = (fragment.fragment_id, producer)
+        if key in self._locating:
+            return
+        self._locating.add(key)
+        try:
+            assignment = fragment.record.assignment
+            location = await self._peers.ask_any(assignment.keepers, Locate(assignment.query_id, producer), Location)
+            await self.repoint(fragment, location)
+        except SbonError as error:
+            log.info("%s cannot find %s: %s", fragment.fragment_id, producer, error)
+        await trio.sleep(LOCATE_PAUSE_S)
+        self._locating.discard(key)
+
+    async def repoint(self, fragment: HostedFragment, location: Location) -> None:
+        if not fragment.is_news(location):
+            return
+        fragment.producers[location.fragment_id] = location
+        if fragment.up:
+            await self.connect(fragment, location)
+
+    async def connect(self, fragment: HostedFragment, location: Location) -> None:
+        """Feed all ports that read this producer."""
+        if location.flight_address is None:
+            return  # its host tells when its engine is up
+        for port in fragment.record.assignment.spec.ports:
+            if location.fragment_id in port.producers:
+                await self._supervisor.call(
+                    Connect(
+                        fragment_id=fragment.fragment_id,
+                        generation=fragment.generation,
+                        owner=self._peers.node_id,
+                        port=port.name,
+                        producer=location.fragment_id,
+                        producer_generation=location.generation,
+                        address=location.flight_address,
+                    )
+                )
+        self._events.publish(
+            "link-connected",
+            fragment=fragment.fragment_id,
+            producer=location.fragment_id,
+            node=self._peers.name(location.node_id),
+        )

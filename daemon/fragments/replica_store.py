@@ -1,0 +1,200 @@
+"""Replicas that this host keeps of other hosts' fragments: whole folders, each in force at once or not at all.
+
+``<root>/<fragment>.<generation>.<batch>`` is complete as soon as it has that name. A newer one shares, by hard links,
+the files that are the same; so none is ever changed. These functions block; the daemon calls them in threads, one at a
+time for each fragment.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from daemon.durable import write_durably
+from daemon.peering.folder_transfer import CHUNK_BYTES, new_digest, sync_folder
+from daemon.peering.keeper_messages import StoreReplica
+from daemon.peering.query_messages import AcceptFragment
+from sbon.errors import SbonError, StaleGenerationError
+
+log = logging.getLogger("sbon.replicas")
+
+_RECORD_FILE = "replica.msgpack"
+_STATE = "state"
+#: Files that are changed in place by whoever runs the fragment; all others are only ever replaced.
+CHANGED_IN_PLACE = frozenset({".sqlite"})
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What is kept of one fragment."""
+
+    folder: Path
+    record: StoreReplica
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """(generation, batch): the greater one is the newer one."""
+        return self.record.assignment.generation, self.record.batch_id
+
+
+class ReplicaStore:
+    """All replicas on this host."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._replicas: dict[str, Replica] = {}
+        root.mkdir(parents=True, exist_ok=True)
+        for folder in root.iterdir():
+            self._load(folder)
+
+    def _load(self, folder: Path) -> None:
+        try:
+            record = msgspec.msgpack.decode((folder / _RECORD_FILE).read_bytes(), type=StoreReplica)
+        except (OSError, msgspec.MsgspecError):
+            log.info("deleting %s: it was not complete", folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        replica = Replica(folder, record)
+        known = self.find(record.assignment.fragment_id)
+        older = replica if known is not None and known.age > replica.age else known
+        if known is None or older is known:
+            self._replicas[record.assignment.fragment_id] = replica
+        if older is not None:
+            shutil.rmtree(older.folder, ignore_errors=True)
+
+    @property
+    def replicas(self) -> list[Replica]:
+        return list(self._replicas.values())
+
+    def find(self, fragment_id: str) -> Replica | None:
+        return self._replicas.get(fragment_id)
+
+    def store(self, record: StoreReplica, received: Path) -> None:
+        """Make the state of ``record`` the replica; ``received`` has the files of it that were not here.
+
+        Raises StaleGenerationError if a later owner's is here, SbonError if files are missing. An older state of the
+        same owner (it comes late) is done with.
+        """
+        fragment_id, generation = record.assignment.fragment_id, record.assignment.generation
+        known = self.find(fragment_id)
+        if known is not None and known.age >= (generation, record.batch_id):
+            if known.record.assignment.generation > generation:
+                raise StaleGenerationError(f"the node has the state of {fragment_id} from a later owner")
+            return
+        building = self._root / f".{fragment_id}.new"
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir()
+        try:
+            _gather(fragment_id, record.files, received, known, building / _STATE)
+            write_durably(building / _RECORD_FILE, msgspec.msgpack.encode(record))
+            final = self._root / f"{fragment_id}.{generation}.{record.batch_id}"
+            shutil.rmtree(final, ignore_errors=True)
+            building.rename(final)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+        sync_folder(self._root)
+        self._replicas[fragment_id] = Replica(final, record)
+        if known is not None and known.folder != final:
+            shutil.rmtree(known.folder, ignore_errors=True)
+
+    def complete(self, message: AcceptFragment, received: Path) -> Path:
+        """A folder with all files of the fragment that is handed over: those received, and those kept of it here."""
+        known = self.find(message.assignment.fragment_id)
+        whole = received.with_name("whole")
+        _gather(message.assignment.fragment_id, message.files, received, known, whole)
+        return whole
+
+    def copy_to(self, fragment_id: str, folder: Path) -> None:
+        """Put the state into the new ``folder`` for somebody who runs it. SbonError if there is none."""
+        replica = self.find(fragment_id)
+        if replica is None:
+            raise SbonError(f"the node has no replica of {fragment_id}")
+        clone(replica.folder / _STATE, folder)
+
+    def drop(self, fragment_id: str) -> None:
+        """Delete what is here."""
+        replica = self._replicas.pop(fragment_id, None)
+        if replica is not None:
+            shutil.rmtree(replica.folder, ignore_errors=True)
+
+
+def _gather(fragment_id: str, files: Mapping[str, str], received: Path, known: Replica | None, target: Path) -> None:
+    """Put ``files`` into the new ``target``, durably: from what was received, or else from what is known.
+
+    Raises SbonError for a path that leads elsewhere, or if a file is in neither.
+    """
+    target.mkdir()
+    folders = {target}
+    for name, digest in files.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise SbonError(f"a folder with the path {name!r} in it")
+        if (received / path).is_file():
+            source = received / path
+        elif known is not None and known.record.files.get(name) == digest:
+            source = known.folder / _STATE / path
+        else:
+            raise SbonError(f"{name} of {fragment_id} is missing: send it, too")
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        _take(source, target / path)
+        folders |= {target / parent for parent in path.parents}
+    for folder in folders:
+        sync_folder(folder)
+
+
+def _take(source: Path, target: Path) -> None:
+    """A hard link, or a copy of what is changed in place."""
+    if source.suffix not in CHANGED_IN_PLACE:
+        os.link(source, target)
+        return
+    shutil.copyfile(source, target)
+    with target.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def clone(folder: Path, target: Path) -> None:
+    """The files of ``folder`` under the new ``target``, by hard links, those that are changed in place as copies."""
+    target.mkdir(parents=True)
+    for path in sorted(folder.rglob("*")):
+        copy = target / path.relative_to(folder)
+        if path.is_dir():
+            copy.mkdir(exist_ok=True)
+        else:
+            _take(path, copy)
+    for path in [target, *(path for path in target.rglob("*") if path.is_dir())]:
+        sync_folder(path)
+
+
+class Digests:
+    """Digests of files, computed once for each content: a replaced file has another inode or time."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, int, int], str]] = {}
+
+    def of(self, folder: Path, without: Container[str] = ()) -> dict[str, str]:
+        """Path within ``folder`` -> digest, of all files in it but those."""
+        found: dict[str, tuple[tuple[int, int, int], str]] = {}
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if path.is_file() and name not in without:
+                status = path.stat()
+                version = (status.st_ino, status.st_mtime_ns, status.st_size)
+                known = self._known.get(name)
+                found[name] = known if known is not None and known[0] == version else (version, _digest(path))
+        self._known = found
+        return {name: digest for name, (_, digest) in found.items()}
+
+
+def _digest(path: Path) -> str:
+    digest = new_digest()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

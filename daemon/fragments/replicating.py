@@ -1,0 +1,274 @@
+"""The state of fragments here, shipped batch by batch to hosts nearby (DESIGN: Ownership).
+
+What may be let out before it has arrived is up to :class:`sbon.ownership.replication.Replication`; here replicas are
+chosen, snapshots of the engine travel, as far as the replica does not have their files, and the record is asked to
+name those who have caught up, and not to name those who are lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import trio
+
+from daemon.events import Events
+from daemon.fragments.hosted_fragment import HostedFragment
+from daemon.fragments.hosting import Hosting
+from daemon.fragments.replica_store import Digests, ReplicaStore
+from daemon.peering.keeper_messages import ChangeReplicas, DescribeReplica, ReplicaFiles, Replicas, StoreReplica
+from daemon.peering.parcels import Parcels
+from daemon.peering.peers import Peers
+from daemon.peering.query_messages import DescribeQuery, QueryView
+from daemon.peering.requests import Done
+from sbon.engine_messages import SnapshotTaken
+from sbon.errors import SbonError, StaleGenerationError, UnavailableError
+from sbon.ownership.replication import Replication
+
+log = logging.getLogger("sbon.replicas")
+
+LOOK_PERIOD_S = 1.0
+SHIP_TIMEOUT_S = 20.0
+#: A replica that stores nothing for so long, while there is something to store, is done without.
+PATIENCE_S = 8.0
+#: A host that has failed to keep a replica is not tried again for so long.
+AVOID_S = 60.0
+#: How often the keepers are asked whether a replica here is still of use.
+SWEEP_PERIOD_S = 60.0
+
+
+class _Stay:
+    """What is known, during one stay of a fragment here, of its replicas."""
+
+    def __init__(self, replication: Replication, changes: int) -> None:
+        self.replication = replication
+        self.changes = changes
+        self.files: dict[str, dict[str, str]] = {}
+        self.digests = Digests()
+        #: Since when a host owes us something, on trio's clock.
+        self.owes_since_s: dict[str, float] = {}
+        self.bounded = False
+        #: Who is to become a replica, and gets a first copy meanwhile; nobody waits for it yet.
+        self.candidate: str | None = None
+        #: Until when, on trio's clock, a host is not tried again.
+        self.avoid_until_s: dict[str, float] = {}
+        #: A proposal's outcome is not known.
+        self.in_doubt = False
+
+
+class Replicating:
+    """Both sides: ships what is here to others, and keeps what others ship."""
+
+    def __init__(
+        self, peers: Peers, hosting: Hosting, store: ReplicaStore, events: Events, parcels: Parcels, wanted: int
+    ) -> None:
+        """``wanted`` is the number of replicas."""
+        self._peers = peers
+        self._hosting = hosting
+        self._store = store
+        self._events = events
+        self._parcels = parcels
+        self._wanted = wanted
+        self._stays: dict[str, _Stay] = {}
+        self._busy: set[str] = set()
+        self._storing: dict[str, trio.Lock] = {}
+        self._news = trio.Event()
+        hosting.on_snapshot = lambda _: self._news.set()
+        peers.handle(DescribeReplica, self._describe)
+        peers.handle_folder(StoreReplica, self._keep)
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sweep)
+            while True:
+                with trio.move_on_after(LOOK_PERIOD_S):
+                    await self._news.wait()
+                self._news = trio.Event()
+                for fragment in self._hosting.fragments:
+                    if fragment.up and fragment.confirmed and fragment.fragment_id not in self._busy:
+                        self._busy.add(fragment.fragment_id)
+                        nursery.start_soon(self._tend, fragment)
+
+    # --- as an owner
+
+    async def _tend(self, fragment: HostedFragment) -> None:
+        """One look after one fragment."""
+        try:
+            if fragment.replication is not None:
+                await self._look_after(fragment, self._stay(fragment))
+        except (SbonError, OSError) as error:  # a snapshot that has gone, a disk that is full: the next look is near
+            log.info("replicas of %s: %s", fragment.fragment_id, error)
+        finally:
+            self._busy.discard(fragment.fragment_id)
+
+    def _stay(self, fragment: HostedFragment) -> _Stay:
+        assert fragment.replication is not None
+        stay = self._stays.get(fragment.fragment_id)
+        if stay is None or stay.replication is not fragment.replication:
+            stay = _Stay(fragment.replication, fragment.record.assignment.replica_changes)
+            stay.bounded = bool(fragment.replication.required)
+            self._stays[fragment.fragment_id] = stay
+        return stay
+
+    async def _look_after(self, fragment: HostedFragment, stay: _Stay) -> None:
+        replication = stay.replication
+        if not replication.required:
+            stay.bounded = False  # the engine may have been told so
+        if stay.candidate is None and len(replication.required) < self._wanted:
+            stay.candidate = self._choose(stay)
+            if stay.candidate is not None:
+                fragment.snapshot_readers += 1
+                await self._hosting.permits.tell(fragment)
+        if stay.candidate is not None and fragment.snapshot is not None:
+            await self._copy_to_candidate(fragment, stay, stay.candidate, fragment.snapshot)
+        if replication.required and not stay.bounded:
+            replication.let_out(await self._hosting.permits.tell(fragment))
+            stay.bounded = True
+        snapshot = fragment.snapshot
+        if snapshot is not None:
+            safe = replication.safe_batch
+            await self._ship_to_all(fragment, stay, snapshot)
+            if replication.safe_batch != safe:
+                await self._hosting.permits.tell(fragment)
+            await trio.to_thread.run_sync(_delete_older, Path(snapshot.folder))
+        await self._propose(fragment, stay)
+
+    async def _copy_to_candidate(
+        self, fragment: HostedFragment, stay: _Stay, host: str, snapshot: SnapshotTaken
+    ) -> None:
+        """A first copy, while nobody waits for it; from then on it is waited for, and soon has the rest."""
+        files = await trio.to_thread.run_sync(stay.digests.of, Path(snapshot.folder))
+        message = StoreReplica(fragment.record.assignment, snapshot.batch_id, files)
+        await self._ship(host, stay, message, Path(snapshot.folder))
+        stay.candidate = None
+        fragment.snapshot_readers -= 1
+        if stay.replication.has(host, snapshot.batch_id):
+            stay.replication.join(host)
+        else:
+            stay.avoid_until_s[host] = trio.current_time() + AVOID_S
+
+    def _choose(self, stay: _Stay) -> str | None:
+        """The nearest host that takes operators and has nothing of this fragment yet."""
+        costs = self._peers.cost_view({})
+        now_s = trio.current_time()
+        taken = {self._peers.node_id, *stay.replication.required}
+        candidates = [
+            member.node_id
+            for member in self._peers.overlay.members()
+            if member.accepts_operators
+            and member.node_id not in taken
+            and stay.avoid_until_s.get(member.node_id, now_s) <= now_s
+        ]
+        return min(candidates, key=lambda node_id: costs.rtt_ms(self._peers.node_id, node_id), default=None)
+
+    async def _ship_to_all(self, fragment: HostedFragment, stay: _Stay, snapshot: SnapshotTaken) -> None:
+        due = [host for host in stay.replication.required if not stay.replication.has(host, snapshot.batch_id)]
+        if not due:
+            return
+        now_s = trio.current_time()
+        for host in due:
+            stay.owes_since_s.setdefault(host, now_s)
+        folder = Path(snapshot.folder)
+        files = await trio.to_thread.run_sync(stay.digests.of, folder)
+        message = StoreReplica(fragment.record.assignment, snapshot.batch_id, files)
+        async with trio.open_nursery() as nursery:
+            for host in due:
+                nursery.start_soon(self._ship, host, stay, message, folder)
+
+    async def _ship(self, host: str, stay: _Stay, message: StoreReplica, folder: Path) -> None:
+        fragment_id = message.assignment.fragment_id
+        try:
+            if host not in stay.files:
+                reply = await self._peers.ask(host, DescribeReplica(fragment_id), ReplicaFiles)
+                stay.files[host] = reply.files
+            known = stay.files.pop(host)  # not known any more if it fails
+            await self._parcels.send(host, message, folder, message.files, known, SHIP_TIMEOUT_S)
+        except SbonError as error:
+            log.info("%s does not keep the state of %s: %s", self._peers.name(host), fragment_id, error)
+            return
+        stay.files[host] = message.files
+        stay.replication.stored(host, message.batch_id)
+        stay.owes_since_s.pop(host, None)
+
+    async def _propose(self, fragment: HostedFragment, stay: _Stay) -> None:
+        """Have the record name those who have caught up, and not those who are lost."""
+        replication = stay.replication
+        late = {host for host in replication.required if self._is_late(host, stay)}
+        ready = {host for host in replication.required if stay.bounded and replication.may_be_proposed(host)}
+        if not stay.in_doubt:
+            for host in late - replication.agreed:
+                replication.give_up(host)
+        for host in late:
+            stay.avoid_until_s[host] = trio.current_time() + AVOID_S
+        wanted = (replication.agreed - late) | (ready - late)
+        if wanted == replication.agreed and not stay.in_doubt:
+            return
+        assignment = fragment.record.assignment
+        message = ChangeReplicas(
+            assignment.query_id, assignment.fragment_id, assignment.generation, stay.changes, tuple(sorted(wanted))
+        )
+        stay.in_doubt = True
+        answer = await self._peers.ask_any(assignment.keepers, message, Replicas)
+        stay.in_doubt = False
+        if not answer.owns:
+            return  # hosting will hear of it
+        stay.changes = answer.changes
+        before = replication.agreed
+        replication.agree(answer.replicas)
+        if replication.agreed != before:
+            names = [self._peers.name(host) for host in answer.replicas]
+            self._events.publish("replicas-changed", fragment=assignment.fragment_id, replicas=names)
+            await self._hosting.permits.tell(fragment)
+        self._news.set()
+
+    def _is_late(self, host: str, stay: _Stay) -> bool:
+        since_s = stay.owes_since_s.get(host)
+        return since_s is not None and trio.current_time() - since_s > PATIENCE_S
+
+    # --- as a replica
+
+    async def _describe(self, message: DescribeReplica, _sender: str) -> ReplicaFiles:
+        replica = self._store.find(message.fragment_id)
+        return ReplicaFiles({} if replica is None else replica.record.files)
+
+    async def _keep(self, message: StoreReplica, _sender: str, received: Path) -> Done:
+        assignment = message.assignment
+        here = self._hosting.find(assignment.fragment_id)
+        if here is not None and here.generation >= assignment.generation:
+            raise StaleGenerationError(f"{assignment.fragment_id} runs here now, with generation {here.generation}")
+        async with self._storing.setdefault(assignment.fragment_id, trio.Lock()):
+            await trio.to_thread.run_sync(self._store.store, message, received)
+        return Done()
+
+    async def _sweep(self) -> None:
+        """Delete replicas of queries that have ended. Who cannot be asked may still need them."""
+        while True:
+            await trio.sleep(SWEEP_PERIOD_S)
+            for replica in self._store.replicas:
+                assignment = replica.record.assignment
+                if await self._has_ended(assignment.query_id, assignment.keepers):
+                    async with self._storing.setdefault(assignment.fragment_id, trio.Lock()):
+                        await trio.to_thread.run_sync(self._store.drop, assignment.fragment_id)
+
+    async def _has_ended(self, query_id: str, keepers: tuple[str, ...]) -> bool:
+        """Whether a keeper says so, or a majority has never heard of the query or has forgotten it."""
+        unknown = 0
+        for keeper in keepers:
+            try:
+                view = await self._peers.ask(keeper, DescribeQuery(query_id), QueryView)
+            except UnavailableError:
+                continue
+            except SbonError:
+                unknown += 1
+                continue
+            if all(fragment.released for fragment in view.fragments):
+                return True
+        return unknown > len(keepers) // 2
+
+
+def _delete_older(snapshot: Path) -> None:
+    """The snapshots beside this one that are older; their names are batch ids."""
+    for other in snapshot.parent.iterdir():
+        if other.name.isdigit() and int(other.name) < int(snapshot.name):
+            shutil.rmtree(other, ignore_errors=True)

@@ -1,0 +1,473 @@
+"""What daemons say to each other about queries (requests of :mod:`daemon.peering.requests`), and what they write down.
+
+Roles: the *keepers* of a query, three where there are as many nodes, keep its record and grant generations by majority;
+the first of them owns its sink and watches over it, the others stand in. A *host* runs fragments, and a *replica* holds
+a copy of a fragment's state that it can be restarted from. Whoever is asked to *submit*, *migrate* or *cancel* finds a
+keeper and passes it on. Everything about one fragment carries its generation, and both sides refuse lower ones
+(DESIGN: Ownership).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from overlay.records import NodeRecord
+from sbon.engine_messages import FlightAddress, FragmentStatus
+from sbon.errors import SbonError
+from sbon.fragment import Computes, FragmentSpec, Start
+from sbon.network_usage import Link
+from sbon.placement.capacity import Demand, Resources
+from sbon.placement.choice import OperatorChoice
+from sbon.placement.questions import KnownPath
+from sbon.streams import SinkSpec, StreamSpec
+
+
+class Location(msgspec.Struct, frozen=True):
+    """Where a fragment runs, and under which generation. ``flight_address`` is None until its engine is up."""
+
+    fragment_id: str
+    generation: int
+    node_id: str
+    flight_address: FlightAddress | None = None
+
+
+class KeptBy(msgspec.Struct, frozen=True):
+    """Who keeps a query, by node id, after so many ``changes`` of them."""
+
+    keepers: tuple[str, ...]
+    changes: int = 0
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """All that a host needs to run a fragment under ``generation``.
+
+    ``keepers`` and ``replicas`` are node ids; ``port_schemas`` are in the order of ``spec.ports``; ``consumers`` are
+    the cursors on the fragment's link log, which have changed ``consumer_changes`` times; ``producers`` is where its
+    ports were last known to be fed from. ``taken``: what it is reckoned to take of a host.
+    """
+
+    spec: FragmentSpec
+    generation: int
+    keepers: tuple[str, ...]
+    port_schemas: tuple[str, ...] = ()
+    consumers: tuple[str, ...] = ()
+    producers: tuple[Location, ...] = ()
+    replicas: tuple[str, ...] = ()
+    replica_changes: int = 0
+    taken: Demand = Demand()
+    consumer_changes: int = 0
+    keeper_changes: int = 0
+
+    @property
+    def fragment_id(self) -> str:
+        return self.spec.fragment_id
+
+    @property
+    def query_id(self) -> str:
+        return self.spec.query_id
+
+    def read_by(self, other: Assignment) -> Assignment:
+        """The same with the consumers of ``other``, if these are newer."""
+        if other.consumer_changes <= self.consumer_changes:
+            return self
+        return msgspec.structs.replace(self, consumers=other.consumers, consumer_changes=other.consumer_changes)
+
+    def under(self, kept_by: KeptBy) -> Assignment:
+        """The same, kept by others; unchanged if that is an old word."""
+        if kept_by.changes <= self.keeper_changes:
+            return self
+        return msgspec.structs.replace(self, keepers=kept_by.keepers, keeper_changes=kept_by.changes)
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether the owner needs a lease, because the fragment may be taken over (DESIGN: Ownership)."""
+        return may_be_taken_over(self.spec, self.keepers)
+
+    def check_keeper(self, sender: str) -> None:
+        """Raises SbonError for anybody else."""
+        if sender not in self.keepers:
+            raise SbonError(f"only a keeper of query {self.query_id} may do that")
+
+
+def may_be_taken_over(spec: FragmentSpec, keepers: tuple[str, ...]) -> bool:
+    """What is pinned waits for its host; and with a single keeper there is no majority without it.
+
+    There are three where there are as many nodes, and two for a moment while one of them is replaced.
+    """
+    return not spec.pinned and len(keepers) > 1
+
+
+# --- what a node has
+
+
+class Describe(msgspec.Struct, frozen=True):
+    """Which streams and sinks does the node own?"""
+
+
+class DerivedStream(msgspec.Struct, frozen=True):
+    """The output of a fragment that runs on a node: others may read it, by leave of its query's ``keepers``.
+
+    ``rate_bytes_per_s`` is measured, 0.0 until it is. ``records`` are of the keepers, as far as the host knows them.
+    """
+
+    fragment_id: str
+    query_id: str
+    computes: Computes
+    keepers: tuple[str, ...]
+    rate_bytes_per_s: float
+    records: tuple[NodeRecord, ...] = ()
+
+
+class Description(msgspec.Struct, frozen=True):
+    streams: tuple[StreamSpec, ...]
+    sinks: tuple[SinkSpec, ...]
+    derived: tuple[DerivedStream, ...] = ()
+
+
+class MeasureLatency(msgspec.Struct, frozen=True):
+    """What are the round trips from the node to these? It measures those that it does not know, for some seconds.
+
+    ``records`` are of those that it may not have heard of. ``afresh``: what it knows does not count.
+    """
+
+    node_ids: tuple[str, ...]
+    records: tuple[NodeRecord, ...] = ()
+    afresh: bool = False
+
+
+class Latencies(msgspec.Struct, frozen=True):
+    """Filtered round trips by node id, without those that could not be measured."""
+
+    rtt_ms: dict[str, float]
+
+
+class TellMeasuredPaths(msgspec.Struct, frozen=True):
+    """Which paths has the node measured lately, for its coordinate?"""
+
+
+class MeasuredPaths(msgspec.Struct, frozen=True):
+    """What the node says about itself, and the paths from it."""
+
+    record: NodeRecord
+    paths: tuple[KnownPath, ...]
+
+
+# --- to hosts
+
+
+class TellRoomLeft(msgspec.Struct, frozen=True):
+    """What has the node left for operators?"""
+
+
+class RoomLeft(msgspec.Struct, frozen=True):
+    room: Resources
+
+
+class Reserve(msgspec.Struct, frozen=True):
+    """Hold room for these fragments of a query (fragment id -> what it takes) for some seconds, in place of whatever is
+    held for the query there. None: hold nothing for it any more."""
+
+    query_id: str
+    taken: dict[str, Demand]
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """``refusal``: why not, empty if it is held; ``room`` is then what there is."""
+
+    refusal: str = ""
+    room: Resources = Resources()
+
+
+class PrepareEngine(msgspec.Struct, frozen=True):
+    """Have an engine running for this query. Answered when it is ready. What was reserved for the query stays so for
+    minutes from now on, until its fragments are here."""
+
+    query_id: str
+    #: The fragment that is on its way, if it comes from another host: it is rehearsed.
+    coming: Assignment | None = None
+
+
+class HostFragment(msgspec.Struct, frozen=True):
+    """Start a new fragment. Answered when it runs."""
+
+    assignment: Assignment
+
+
+class Hosted(msgspec.Struct, frozen=True):
+    flight_address: FlightAddress
+    output_schema: str
+
+
+class ReleaseFragment(msgspec.Struct, frozen=True):
+    """Stop the fragment and delete its folder, if its generation there is not above ``generation``."""
+
+    fragment_id: str
+    generation: int
+
+
+class ConnectTo(msgspec.Struct, frozen=True):
+    """A producer of ``consumer`` runs at ``producer`` now."""
+
+    consumer: str
+    producer: Location
+
+
+# --- to keepers
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """May the sender run this fragment under this generation? The one compare-and-set that decides ownership.
+
+    From the owner it revokes a move that has not been committed; from the target of such a move, which by then has the
+    fragment's folder durably, it commits the move. ``keepers`` are those that the sender knows.
+    """
+
+    query_id: str
+    fragment_id: str
+    generation: int
+    keepers: tuple[str, ...]
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """``assignment`` is None if the claim is refused for good: the claimant deletes what it has of the fragment."""
+
+    assignment: Assignment | None
+
+
+class Locate(msgspec.Struct, frozen=True):
+    """Where does this fragment run?"""
+
+    query_id: str
+    fragment_id: str
+
+
+class FragmentReport(msgspec.Struct, frozen=True):
+    """A fragment that the sender runs. ``error`` is set when it cannot be started there."""
+
+    fragment_id: str
+    generation: int
+    flight_address: FlightAddress | None
+    status: FragmentStatus | None
+    error: str | None = None
+    consumer_changes: int = 0
+
+
+class Report(msgspec.Struct, frozen=True):
+    """How the fragments of one query do that the sender runs; every second or so, and when one starts.
+
+    ``rtt_ms`` are the sender's measured round trips to the nodes that feed them.
+    """
+
+    query_id: str
+    fragments: tuple[FragmentReport, ...]
+    rtt_ms: dict[str, float] = {}
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """``not_yours``: fragments that the sender no longer owns, or of a query that has ended. ``kept_by``, if known."""
+
+    not_yours: tuple[str, ...] = ()
+    kept_by: KeptBy | None = None
+
+
+# --- moves
+
+
+class RequestMove(msgspec.Struct, frozen=True):
+    """To the keeper: have the fragment moved to the node ``target``. Answered when it runs there."""
+
+    fragment_id: str
+    target: str
+    reason: str
+
+
+class ConductMove(msgspec.Struct, frozen=True):
+    """To the fragment's owner: move it to ``target``."""
+
+    fragment_id: str
+    generation: int
+    target: str
+    reason: str
+
+
+class AnnounceMove(msgspec.Struct, frozen=True):
+    """To the keeper, from the owner under ``generation``: may it go to ``target``? Locks the query for other moves."""
+
+    query_id: str
+    fragment_id: str
+    generation: int
+    target: str
+
+
+class MoveGranted(msgspec.Struct, frozen=True):
+    """What the target is to accept; its generation is the granted one."""
+
+    assignment: Assignment
+
+
+class AcceptFragment(msgspec.Struct, frozen=True):
+    """With the fragment's folder: take it over. Answered when it is durable at the target and the move is committed.
+
+    ``files`` is all that belongs to it, path -> digest; those that the target has from a copy that went ahead do not
+    travel again.
+    """
+
+    assignment: Assignment
+    files: dict[str, str]
+
+
+class AwaitRunning(msgspec.Struct, frozen=True):
+    """Answered when the fragment runs at the target under ``generation`` and its first batch is done (or none came)."""
+
+    fragment_id: str
+    generation: int
+
+
+class NowRunning(msgspec.Struct, frozen=True):
+    """``batch_id`` is the last batch since the start, -1 for none. ``waited_s``: of the answer, only for a batch."""
+
+    batch_id: int
+    waited_s: float
+
+
+class MoveReport(msgspec.Struct, frozen=True):
+    """A move that was carried out; nodes by name.
+
+    ``downtime_ms``: from the stop at the source until the first batch at the target was done (until the fragment ran
+    there, if there was nothing to do). ``steps_s``: seconds of each step; ``sent_bytes``: what travelled in which.
+    """
+
+    query_id: str
+    fragment_id: str
+    generation: int
+    source: str
+    target: str
+    reason: str
+    state_bytes: int
+    downtime_ms: float
+    steps_s: dict[str, float]
+    sent_bytes: dict[str, int] = {}
+
+
+class MoveDone(msgspec.Struct, frozen=True):
+    """To the keeper: the fragment runs at its new host; the lock on the query ends."""
+
+    report: MoveReport
+
+
+# --- fragments of one query that others read (daemon.subscribing)
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """Who is behind a cursor on ``fragment_id`` that belongs to another query, kept by ``keepers``."""
+
+    fragment_id: str
+    query_id: str
+    keepers: tuple[str, ...]
+
+
+class Reused(msgspec.Struct, frozen=True):
+    """A fragment of the query ``query_id`` that a fragment of this query reads; ``location`` is the latest known.
+
+    ``computes``: in words, for people. It is read from ``start`` on.
+    """
+
+    query_id: str
+    keepers: tuple[str, ...]
+    computes: str
+    output_schema: str
+    location: Location
+    start: Start
+
+    @property
+    def fragment_id(self) -> str:
+        return self.location.fragment_id
+
+
+# --- queries as a whole
+
+
+class SubmitQuery(msgspec.Struct, frozen=True):
+    """To the owner of the query's sink. ``until_s``: when it ends, in seconds since the epoch; None: not by itself."""
+
+    sql: str
+    until_s: float | None = None
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    query_id: str
+
+
+class CancelQuery(msgspec.Struct, frozen=True):
+    query_id: str
+
+
+class QueryStatus(StrEnum):
+    DEPLOYING = "deploying"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in (QueryStatus.FINISHED, QueryStatus.FAILED, QueryStatus.CANCELLED)
+
+
+class FragmentView(msgspec.Struct, frozen=True):
+    """A fragment as its keeper sees it. ``state`` is the engine's word, or what comes before and after it."""
+
+    spec: FragmentSpec
+    node_id: str
+    generation: int
+    state: str
+    status: FragmentStatus | None = None
+    #: It runs no longer, or is about to end.
+    released: bool = False
+
+
+class QueryView(msgspec.Struct, frozen=True):
+    """A query as its keeper sees it. ``links`` have the measured rates, where there are any, else the estimated ones.
+
+    ``reused`` are fragments of other queries that it reads, ``readers`` the cursors of others on its own;
+    ``elsewhere`` says on which nodes these are, by fragment id. ``links`` has what others read of this query, too.
+    ``network_usage`` and ``network_usage_at_consumer`` are bytes in transit, now, and if all unpinned operators ran at
+    the consumer; None once the query has ended. ``moving`` is a fragment id.
+    """
+
+    query_id: str
+    sql: str
+    keepers: tuple[str, ...]
+    status: QueryStatus
+    submitted_at_s: float
+    age_s: float
+    since_last_move_s: float
+    fragments: tuple[FragmentView, ...]
+    links: tuple[Link, ...]
+    choices: tuple[OperatorChoice, ...]
+    moves: tuple[MoveReport, ...] = ()
+    moving: str | None = None
+    error: str | None = None
+    network_usage: float | None = None
+    network_usage_at_consumer: float | None = None
+    #: Of the nodes that run its fragments, as far as they are known.
+    hosts: tuple[NodeRecord, ...] = ()
+    reused: tuple[Reused, ...] = ()
+    readers: dict[str, Reader] = {}
+    elsewhere: dict[str, str] = {}
+    #: How long it goes on, None if that is not known.
+    remaining_s: float | None = None
+
+
+class DescribeQuery(msgspec.Struct, frozen=True):
+    query_id: str
+
+
+class ListQueries(msgspec.Struct, frozen=True):
+    """All queries that the node keeps."""
+
+
+class QueryViews(msgspec.Struct, frozen=True):
+    queries: tuple[QueryView, ...]

@@ -1,0 +1,444 @@
+"""Requests between daemons over TCP: one typed message, one typed reply, and folders that travel with a message.
+
+One connection carries one request, inside TLS with both sides known (:mod:`daemon.peering.peer_tls`). Its first frame
+is a :class:`RequestEnvelope`: version, sender (the one that TLS has proved), boot id, room to grow. A folder follows as
+raw frames of at most 1 MiB; its size and digest are in the extension ``folder``. The answer is a
+:class:`ReplyEnvelope`. A peer cannot hold the server: connections, frames, and every wait are bounded. Who is not a
+member is told so, whatever it asks, except for what is registered with :meth:`PeerRequests.handle_strangers`.
+
+An :class:`sbon.errors.SbonError` that a handler raises comes back to the caller as the same class with the same line.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import ssl
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+import trio
+
+from daemon.peering.emulation import Emulation
+from daemon.peering.folder_transfer import CHUNK_BYTES, new_digest, pack, unpack
+from daemon.peering.frame_stream import FrameStream
+from daemon.peering.peer_tls import Caller, PeerTls
+from overlay.certificates import Refusal, RefusedError
+from overlay.identity import NodeId
+from overlay.records import Address, NodeRecord
+from sbon.errors import (
+    ConfigurationError,
+    QueryError,
+    RemoteProtocolError,
+    SbonError,
+    StaleGenerationError,
+    UnavailableError,
+)
+
+log = logging.getLogger("sbon.requests")
+
+REQUEST_VERSION = 1
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
+MAX_STRANGER_BYTES = 16 * 1024
+MAX_CONNECTIONS = 64
+#: Of these, so many may be busy with those who have not yet shown that they are members.
+MAX_STRANGERS = 32
+#: A peer has this long to shake hands and to say who it is.
+HANDSHAKE_TIMEOUT_S = 5.0
+#: A peer has this long for each frame that it sends or takes.
+FRAME_TIMEOUT_S = 15.0
+#: A handler that takes longer than this is broken; its caller has given up long before.
+HANDLING_TIMEOUT_S = 600.0
+#: After a refusal, bytes still on their way are read away for so long, so that the refusal is not lost with them.
+LINGER_S = 3.0
+MAX_FOLDER_BYTES = 64 * 1024**3
+
+M = TypeVar("M", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
+Handler = Callable[[Any, NodeId], Awaitable[msgspec.Struct]]
+StrangerHandler = Callable[[Any, Caller], Awaitable[msgspec.Struct]]
+FolderHandler = Callable[[Any, NodeId, Path], Awaitable[msgspec.Struct]]
+
+_ERRORS: dict[str, type[SbonError]] = {
+    kind.__name__: kind for kind in (SbonError, ConfigurationError, QueryError, UnavailableError, StaleGenerationError)
+}
+_DECODING_ERRORS = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The reply of a request that has nothing to tell but that it was carried out."""
+
+
+class RequestEnvelope(msgspec.Struct, frozen=True, array_like=True):
+    """``target`` is the node that is meant, empty for whoever listens there; ``kind`` names the type of ``body``."""
+
+    version: int
+    sender: NodeId
+    boot_id: int
+    target: str
+    kind: str
+    body: msgspec.Raw
+    extensions: dict[str, msgspec.Raw] = {}
+
+
+class ReplyEnvelope(msgspec.Struct, frozen=True, array_like=True):
+    """Either ``body``, or one line ``error`` of the class named by ``error_kind``."""
+
+    version: int
+    sender: NodeId
+    boot_id: int
+    error_kind: str = ""
+    error: str = ""
+    body: msgspec.Raw = msgspec.Raw(b"\xc0")
+    extensions: dict[str, msgspec.Raw] = {}
+
+
+class FolderHeader(msgspec.Struct, frozen=True):
+    """A tar archive of ``total_bytes`` follows; ``digest`` is its BLAKE2b-256 in hexadecimal."""
+
+    total_bytes: int
+    digest: str
+
+
+_requests = msgspec.msgpack.Decoder(RequestEnvelope)
+_replies = msgspec.msgpack.Decoder(ReplyEnvelope)
+
+
+class PeerRequests:
+    """Both sides of requests for one node.
+
+    Folders arrive under ``scratch``, which must be on the file system where they are to stay; what a killed daemon left
+    there is deleted at the start.
+    """
+
+    def __init__(self, tls: PeerTls, boot_id: int, scratch: Path, emulation: Emulation | None = None) -> None:
+        self._tls = tls
+        self._node_id = tls.identity.node_id
+        self._boot_id = boot_id
+        self._scratch = scratch
+        self._emulation = emulation
+        self._handlers: dict[str, tuple[msgspec.msgpack.Decoder[Any], Handler]] = {}
+        self._folder_handlers: dict[str, tuple[msgspec.msgpack.Decoder[Any], FolderHandler]] = {}
+        self._stranger_handlers: dict[str, tuple[msgspec.msgpack.Decoder[Any], StrangerHandler]] = {}
+        self._connections = 0
+        self._strangers = 0
+        #: "served", "refused", "dropped.malformed", "dropped.slow", "dropped.too_many", "dropped.stranger"
+        self.counters: Counter[str] = Counter()
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+
+    # --- registering
+
+    def handle(self, message_type: type[M], handler: Callable[[M, NodeId], Awaitable[msgspec.Struct]]) -> None:
+        """``await handler(message, sender_id)`` answers every ``message_type``, from members only."""
+        self._handlers[message_type.__name__] = msgspec.msgpack.Decoder(message_type), handler
+
+    def handle_strangers(
+        self, message_type: type[M], handler: Callable[[M, Caller], Awaitable[msgspec.Struct]]
+    ) -> None:
+        """``await handler(message, caller)`` answers every ``message_type``, whether its sender is a member or not."""
+        self._stranger_handlers[message_type.__name__] = msgspec.msgpack.Decoder(message_type), handler
+
+    def handle_folder(
+        self, message_type: type[M], handler: Callable[[M, NodeId, Path], Awaitable[msgspec.Struct]]
+    ) -> None:
+        """``await handler(message, sender_id, folder)``: ``folder`` is complete, checked and durable.
+
+        The handler renames it to where it belongs before it returns; what is left there is deleted then.
+        """
+        self._folder_handlers[message_type.__name__] = msgspec.msgpack.Decoder(message_type), handler
+
+    # --- asking
+
+    async def request(
+        self,
+        node: NodeRecord | Address,
+        message: msgspec.Struct,
+        reply_type: type[R],
+        timeout_s: float = 10.0,
+    ) -> R:
+        """Send ``message`` to ``node`` and return its reply.
+
+        Raises UnavailableError if the node cannot be reached or does not answer in ``timeout_s`` (the request may have
+        been carried out all the same), and whatever SbonError the node answers with.
+        """
+        return await self._exchange(node, lambda peer_id: message, reply_type, timeout_s)
+
+    async def connect_ms(self, node: NodeRecord) -> float:
+        """How long it takes to connect to ``node``: a round trip between two kernels, and nothing is said.
+
+        Raises OSError if it cannot be reached.
+        """
+        began_s = trio.current_time()
+        async with await trio.open_tcp_stream(*node.address):
+            took_s = trio.current_time() - began_s
+        held_s = 0.0 if self._emulation is None else 2.0 * self._emulation.one_way_s_to_address(node.address)
+        return 1000.0 * (took_s + held_s)
+
+    async def introduce(
+        self,
+        address: Address,
+        cluster_id: bytes,
+        make_message: Callable[[NodeId], msgspec.Struct],
+        reply_type: type[R],
+        timeout_s: float = 10.0,
+    ) -> R:
+        """Ask a member of a cluster that is not (yet) ours what is made for it once its id is known. Errors as in
+        :meth:`request`."""
+        return await self._exchange(address, make_message, reply_type, timeout_s, cluster_id=cluster_id)
+
+    async def send_folder(
+        self,
+        node: NodeRecord | Address,
+        message: msgspec.Struct,
+        folder: Path,
+        reply_type: type[R],
+        timeout_s: float = 60.0,
+    ) -> R:
+        """Send ``message`` with all of ``folder``'s content; it must not change meanwhile and is left as it is.
+
+        ``timeout_s`` is for each MiB on its way, and for the reply after the last. Errors as in :meth:`request`.
+        """
+        with tempfile.TemporaryFile(dir=self._scratch) as archive:
+            total_bytes, digest = await trio.to_thread.run_sync(pack, folder, archive)
+            header = msgspec.Raw(msgspec.msgpack.encode(FolderHeader(total_bytes, digest)))
+            extensions = {"folder": header}
+            return await self._exchange(node, lambda peer_id: message, reply_type, timeout_s, archive, extensions)
+
+    async def _exchange(
+        self,
+        node: NodeRecord | Address,
+        make_message: Callable[[NodeId], msgspec.Struct],
+        reply_type: type[R],
+        timeout_s: float,
+        archive: IO[bytes] | None = None,
+        extensions: dict[str, msgspec.Raw] = {},  # noqa: B006 (never changed)
+        cluster_id: bytes | None = None,
+    ) -> R:
+        if isinstance(node, NodeRecord):
+            address, target, peer = node.address, node.node_id, f"node {node.name} at {node.host}:{node.port}"
+        else:
+            address, target, peer = node, "", f"the node at {node[0]}:{node[1]}"
+        if not self._tls.trust.is_ready and cluster_id is None:
+            raise UnavailableError(Refusal.NOT_READY.text)
+        try:
+            with trio.fail_after(timeout_s) as scope:
+                async with await trio.open_tcp_stream(*address) as plain:
+                    stream, peer_id = await self._tls.connect(plain, target or None, cluster_id)
+                    if self._emulation is not None:
+                        await trio.sleep(self._emulation.one_way_s_to_address(address))
+                    frames = FrameStream(stream, MAX_REQUEST_BYTES)
+                    await frames.send(self._envelope(target, make_message(peer_id), extensions))
+                    if archive is not None:
+                        await _send_archive(frames, archive, scope, timeout_s)
+                    answer = await frames.receive()
+        except trio.TooSlowError:
+            raise UnavailableError(f"{peer} did not answer within {timeout_s:g} s: is it overloaded?") from None
+        except RefusedError as error:
+            raise UnavailableError(f"{peer} is not accepted: {error}") from error
+        except (OSError, trio.BrokenResourceError) as error:
+            if isinstance(error.__cause__, ssl.SSLError):
+                raise UnavailableError(f"{peer} does not speak TLS as sbon does: is it a node of sbon?") from error
+            reason = getattr(error, "strerror", None) or "the connection broke"
+            raise UnavailableError(f"{peer} cannot be reached ({reason}): is it running?") from error
+        except RemoteProtocolError as error:
+            raise UnavailableError(f"{peer} answered with {error}: is it a node of sbon?") from error
+        if answer is None:
+            raise UnavailableError(f"{peer} closed the connection without an answer: try again")
+        return _read_reply(answer, reply_type, peer)
+
+    def _envelope(self, target: str, message: msgspec.Struct, extensions: dict[str, msgspec.Raw]) -> bytes:
+        body = msgspec.Raw(msgspec.msgpack.encode(message))
+        kind = type(message).__name__
+        return msgspec.msgpack.encode(
+            RequestEnvelope(REQUEST_VERSION, self._node_id, self._boot_id, target, kind, body, extensions)
+        )
+
+    # --- answering
+
+    async def serve(
+        self,
+        listeners: list[trio.SocketListener],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Answer requests until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.serve_listeners, self._serve_connection, listeners)
+            task_status.started()
+
+    async def _serve_connection(self, stream: trio.SocketStream) -> None:
+        if self._connections >= MAX_CONNECTIONS or self._strangers >= MAX_STRANGERS:
+            self.counters["dropped.too_many"] += 1
+            await stream.aclose()
+            return
+        self._connections += 1
+        try:
+            async with stream:
+                await self._serve_or_drop(stream)
+        finally:
+            self._connections -= 1
+
+    async def _serve_or_drop(self, stream: trio.SocketStream) -> None:
+        try:
+            await self._serve_caller(stream)
+        except RemoteProtocolError as error:
+            self.counters["dropped.malformed"] += 1
+            log.debug("dropped a request: %s", error)
+        except trio.TooSlowError:
+            self.counters["dropped.slow"] += 1
+        except trio.BrokenResourceError:
+            self.counters["dropped.broken"] += 1
+
+    async def _serve_caller(self, stream: trio.SocketStream) -> None:
+        self._strangers += 1
+        is_stranger = True
+        try:
+            with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+                tls, caller = await self._tls.accept(stream)
+            if caller.refusal is None:
+                self._strangers -= 1
+                is_stranger = False
+            frames = FrameStream(tls, MAX_STRANGER_BYTES if is_stranger else MAX_REQUEST_BYTES)
+            await self._serve_request(frames, caller)
+        finally:
+            self._strangers -= is_stranger
+
+    async def _serve_request(self, frames: FrameStream, caller: Caller) -> None:
+        with trio.fail_after(FRAME_TIMEOUT_S):
+            data = await frames.receive()
+        if data is None:
+            return
+        envelope = _decode_request(data, caller)
+        try:
+            body = msgspec.msgpack.encode(await self._carry_out(envelope, frames, caller))
+            reply = ReplyEnvelope(REQUEST_VERSION, self._node_id, self._boot_id, body=msgspec.Raw(body))
+            self.counters["served"] += 1
+        except SbonError as error:
+            kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _ERRORS)
+            reply = ReplyEnvelope(REQUEST_VERSION, self._node_id, self._boot_id, kind, str(error))
+            self.counters["refused"] += 1
+        if self._emulation is not None:
+            await trio.sleep(self._emulation.one_way_s_to_node(envelope.sender))
+        with trio.fail_after(FRAME_TIMEOUT_S):
+            await frames.send(msgspec.msgpack.encode(reply))
+        if reply.error_kind and "folder" in envelope.extensions:
+            await _read_away(frames)
+
+    async def _carry_out(self, envelope: RequestEnvelope, frames: FrameStream, caller: Caller) -> msgspec.Struct:
+        if envelope.version != REQUEST_VERSION:
+            raise SbonError(
+                f"the node speaks version {REQUEST_VERSION} of requests, not {envelope.version}: "
+                "install the same version of sbon on all nodes"
+            )
+        if envelope.target not in ("", self._node_id):
+            raise UnavailableError("another node has that address now: see `sbon nodes`")
+        if envelope.kind in self._stranger_handlers:
+            decoder, stranger_handler = self._stranger_handlers[envelope.kind]
+            return await _run(envelope.kind, stranger_handler(_decode_body(decoder, envelope), caller))
+        if caller.refusal is not None:
+            self.counters["dropped.stranger"] += 1
+            raise UnavailableError(f"the node refuses this one: {caller.refusal.text_for_refused}")
+        if envelope.kind in self._handlers:
+            decoder, handler = self._handlers[envelope.kind]
+            return await _run(envelope.kind, handler(_decode_body(decoder, envelope), envelope.sender))
+        if envelope.kind in self._folder_handlers:
+            decoder, folder_handler = self._folder_handlers[envelope.kind]
+            message = _decode_body(decoder, envelope)
+            with tempfile.TemporaryDirectory(dir=self._scratch, ignore_cleanup_errors=True) as holder:
+                folder = Path(holder) / "folder"
+                try:
+                    await self._receive_folder(envelope, frames, folder)
+                except OSError as error:
+                    raise UnavailableError(
+                        f"the node cannot store the folder: {error.strerror}: see its disk"
+                    ) from error
+                return await _run(envelope.kind, folder_handler(message, envelope.sender, folder))
+        raise SbonError(f"the node does not know {envelope.kind[:64]!r}: install the same version of sbon on all nodes")
+
+    async def _receive_folder(self, envelope: RequestEnvelope, frames: FrameStream, folder: Path) -> None:
+        try:
+            header = msgspec.msgpack.decode(envelope.extensions["folder"], type=FolderHeader)
+        except (KeyError, *_DECODING_ERRORS) as error:
+            raise RemoteProtocolError("a folder without a header") from error
+        if not 0 <= header.total_bytes <= MAX_FOLDER_BYTES:
+            raise RemoteProtocolError(f"a folder of {header.total_bytes} bytes")
+        if 2 * header.total_bytes > shutil.disk_usage(self._scratch).free:
+            raise UnavailableError(f"the node has no room for a folder of {header.total_bytes} bytes: free its disk")
+        digest = new_digest()
+        received = 0
+        with tempfile.TemporaryFile(dir=self._scratch) as archive:
+            while received < header.total_bytes:
+                with trio.fail_after(FRAME_TIMEOUT_S):
+                    chunk = await frames.receive()
+                if not chunk:
+                    raise RemoteProtocolError("a folder that ends too early")
+                received += len(chunk)
+                digest.update(chunk)
+                archive.write(chunk)
+            if received != header.total_bytes or digest.hexdigest() != header.digest:
+                raise UnavailableError("the folder was damaged on its way: send it again")
+            archive.seek(0)
+            await trio.to_thread.run_sync(unpack, archive, folder)
+
+
+async def _run(kind: str, handling: Awaitable[msgspec.Struct]) -> msgspec.Struct:
+    """Wait for a handler. What it raises other than SbonError is a bug: told to both sides, and the daemon goes on."""
+    try:
+        with trio.fail_after(HANDLING_TIMEOUT_S):
+            return await handling
+    except SbonError:
+        raise
+    except Exception as error:
+        log.exception("the request %s failed", kind)
+        raise SbonError(f"{kind} failed inside the other node: see that node's log") from error
+
+
+async def _send_archive(frames: FrameStream, archive: IO[bytes], scope: trio.CancelScope, timeout_s: float) -> None:
+    while chunk := archive.read(CHUNK_BYTES):
+        try:
+            await frames.send(chunk)
+        except trio.BrokenResourceError:
+            return  # refused on the way; the reply says why
+        scope.deadline = trio.current_time() + timeout_s
+
+
+async def _read_away(frames: FrameStream) -> None:
+    with trio.move_on_after(LINGER_S):
+        while await frames.receive() is not None:
+            pass
+
+
+def _decode_request(data: bytes, caller: Caller) -> RequestEnvelope:
+    try:
+        envelope = _requests.decode(data)
+    except _DECODING_ERRORS as error:
+        raise RemoteProtocolError(f"not a request: {error}") from error
+    if envelope.sender != caller.node_id:
+        raise RemoteProtocolError("a sender that is not the one who speaks")
+    return envelope
+
+
+def _decode_body(decoder: msgspec.msgpack.Decoder[Any], envelope: RequestEnvelope) -> Any:
+    try:
+        return decoder.decode(envelope.body)
+    except _DECODING_ERRORS as error:
+        raise RemoteProtocolError(f"not a {envelope.kind}: {error}") from error
+
+
+def _read_reply(data: bytes, reply_type: type[R], peer: str) -> R:
+    try:
+        reply = _replies.decode(data)
+        if reply.error_kind:
+            raise _ERRORS.get(reply.error_kind, SbonError)(_one_line(reply.error))
+        return msgspec.msgpack.decode(reply.body, type=reply_type)
+    except _DECODING_ERRORS as error:
+        raise UnavailableError(f"{peer} answered what is not understood: install the same version of sbon") from error
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text[:2000])

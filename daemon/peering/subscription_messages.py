@@ -1,0 +1,77 @@
+"""What keepers say to each other about fragments that several queries read, and to the hosts of these."""
+
+from __future__ import annotations
+
+import msgspec
+
+from daemon.peering.query_messages import Assignment, Location
+from sbon.fragment import Start
+
+
+class Subscribe(msgspec.Struct, frozen=True):
+    """To a keeper of ``query_id``: let these cursors of the query ``reader`` read a fragment. It holds for a while."""
+
+    query_id: str
+    fragment_id: str
+    cursors: tuple[str, ...]
+    reader: str
+    reader_keepers: tuple[str, ...]
+
+
+class Subscribed(msgspec.Struct, frozen=True):
+    """``starts``: by cursor, where it begins. Nothing from there on is let go before it is acknowledged."""
+
+    location: Location
+    output_schema: str
+    starts: dict[str, Start]
+
+
+class Unsubscribe(msgspec.Struct, frozen=True):
+    """These cursors of others are not used any more."""
+
+    query_id: str
+    cursors: tuple[str, ...]
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """How a cursor does: the node that reads, and bytes/s, None while they are not measured."""
+
+    node_id: str
+    rate_bytes_per_s: float | None
+
+
+class RenewSubscriptions(msgspec.Struct, frozen=True):
+    """From each keeper of a query that reads, to each keeper of ``query_id``, every few seconds. By cursor."""
+
+    query_id: str
+    readings: dict[str, Reading]
+
+
+class SubscriptionsRenewed(msgspec.Struct, frozen=True):
+    """``locations`` of what is read. ``gone``: cursors that there are not, as far as this keeper knows, and why."""
+
+    locations: tuple[Location, ...]
+    gone: dict[str, str]
+
+
+class AskUnread(msgspec.Struct, frozen=True):
+    """Between keepers: have you not heard of this cursor's query for as long as a subscription lasts, either?"""
+
+    query_id: str
+    cursor: str
+
+
+class Unread(msgspec.Struct, frozen=True):
+    unread: bool
+
+
+class SetConsumers(msgspec.Struct, frozen=True):
+    """To the owner of a fragment: its consumers are those of this assignment now. Nothing else of it is news."""
+
+    assignment: Assignment
+
+
+class ConsumersSet(msgspec.Struct, frozen=True):
+    """Where they begin, by cursor."""
+
+    starts: dict[str, Start]

@@ -1,0 +1,1 @@
+"""Queries from their text to their end, at the nodes that keep them."""

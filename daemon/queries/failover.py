@@ -1,0 +1,85 @@
+"""At keepers: when an owner's lease is over, its fragment goes to a replica (DESIGN: Ownership)."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from daemon.events import Events
+from daemon.peering import query_record
+from daemon.peering.keeper_messages import Adopted, AdoptFragment, AskMissed, Missed
+from daemon.peering.peers import Peers
+from daemon.peering.query_record import QueryRecord
+from daemon.queries.record_keeping import RecordKeeping
+from sbon.errors import SbonError
+
+log = logging.getLogger("sbon.failover")
+
+LOOK_PERIOD_S = 1.0
+ASK_TIMEOUT_S = 2.0
+#: Between two attempts about one fragment by one keeper.
+PAUSE_S = 3.0
+
+
+class Failover:
+    """Looks after the fragments whose owners this node, as one of their keepers, does not hear of any more."""
+
+    def __init__(self, peers: Peers, keeping: RecordKeeping, events: Events) -> None:
+        self._peers = peers
+        self._keeping = keeping
+        self._events = events
+        self._busy: set[str] = set()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            while True:
+                for record, fragment_id in self._keeping.overdue():
+                    if fragment_id not in self._busy:
+                        self._busy.add(fragment_id)
+                        nursery.start_soon(self._rescue, record, fragment_id)
+                await trio.sleep(LOOK_PERIOD_S)
+
+    async def _rescue(self, record: QueryRecord, fragment_id: str) -> None:
+        """Remind the owner: it may not know that it is one. If it does not have the fragment, a replica is to."""
+        fragment = record.fragment(fragment_id)
+        try:
+            if not await self._adopts(record, fragment_id) and await self._is_missed(record, fragment_id):
+                generation = fragment.generation
+                agreed = await self._keeping.change(
+                    record.query_id,
+                    record.keepers,
+                    lambda record: record and query_record.take_over(record, fragment_id, generation),
+                )
+                if agreed is not None:
+                    self._tell(agreed, fragment_id, fragment.owner)
+                    await self._adopts(agreed, fragment_id)
+        except SbonError as error:
+            log.info("%s is not taken over now: %s", fragment_id, error)
+        await trio.sleep(PAUSE_S)
+        self._busy.discard(fragment_id)
+
+    async def _is_missed(self, record: QueryRecord, fragment_id: str) -> bool:
+        """Whether a majority misses the owner. Others would refuse a takeover, and it would only be in the way."""
+        message = AskMissed(record.query_id, fragment_id, record.fragment(fragment_id).generation)
+        gathered = await self._peers.gather(message, Missed, record.keepers, ASK_TIMEOUT_S)
+        return sum(1 for answer in gathered.answers.values() if answer.missed) > len(record.keepers) // 2
+
+    async def _adopts(self, record: QueryRecord, fragment_id: str) -> bool:
+        """Whether the owner, by the record, has the fragment. False as well if it does not answer."""
+        message = AdoptFragment(record.assignment(fragment_id))
+        try:
+            return (await self._peers.ask(record.fragment(fragment_id).owner, message, Adopted, ASK_TIMEOUT_S)).here
+        except SbonError as error:
+            log.info("the owner of %s: %s", fragment_id, error)
+            return False
+
+    def _tell(self, record: QueryRecord, fragment_id: str, before: str) -> None:
+        fragment = record.fragment(fragment_id)
+        self._events.publish(
+            "fragment-taken-over",
+            fragment=fragment_id,
+            generation=fragment.generation,
+            source=self._peers.name(before),
+            target=self._peers.name(fragment.owner),
+        )

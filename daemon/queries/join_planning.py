@@ -1,0 +1,164 @@
+"""In which order a query joins its streams, and what of that runs already: decided by where streams, hosts and the sink
+are (docs/planning.md)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from daemon.config import PlacementConfig
+from daemon.events import Events
+from daemon.peering.peers import Peers
+from daemon.placing import Placing
+from daemon.queries.catalog import Known
+from sbon.errors import QueryError, UnavailableError
+from sbon.fragment import Start
+from sbon.sql.query_plan import QueryPlan
+
+if TYPE_CHECKING:  # what plans needs numpy and sqlglot, which are large
+    from sbon.planning.problem import JoinQuery, RunningStream, Tree, Use
+    from sbon.sql.join_graph import JoinGraph, Order
+    from sbon.sql.logical_plan import Plan
+    from sbon.sql.plan import Prepared
+    from sbon.sql.reuse import Usable
+
+log = logging.getLogger("sbon.planning")
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Joins of several streams, in an order to be chosen, or with ``running`` parts of them.
+
+    ``hosts`` are the node ids that ``query`` and ``running`` count; ``usable`` says what reads each of ``running``.
+    """
+
+    graph: JoinGraph
+    query: JoinQuery
+    hosts: tuple[str, ...]
+    running: tuple[Use, ...]
+    usable: Mapping[RunningStream, Usable]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A query's fragments; ``reused`` are those of other queries that it reads, and ``cut`` says where it begins."""
+
+    plan: QueryPlan
+    reused: tuple[str, ...]
+    cut: Callable[[Mapping[str, Start]], QueryPlan]
+
+
+class JoinPlanning:
+    """Plans queries, the order of their joins and what they read of others included."""
+
+    def __init__(self, peers: Peers, placing: Placing, settings: PlacementConfig, events: Events) -> None:
+        self._peers = peers
+        self._placing = placing
+        self._settings = settings
+        self._events = events
+
+    async def plan(self, sql: str, query_id: str, known: Known) -> Planned:
+        """The query's fragments. Raises QueryError for a query that cannot be planned."""
+        prepared, written, problem = await trio.to_thread.run_sync(_prepare, sql, query_id, known)
+        as_written = Planned(written, (), lambda _: written)
+        if problem is None:
+            return as_written
+        try:
+            tree, cost = await self._choose(problem)
+        except UnavailableError as error:
+            log.info("%s: joins stay as they are written: %s", query_id, error)
+            return as_written
+        self._events.publish("query-planned", query=query_id, joins=_shown(tree, problem), cost=round(cost, 1))
+        try:
+            return await trio.to_thread.run_sync(_cut, prepared, query_id, problem, tree)
+        except QueryError as error:
+            if not problem.running:
+                raise
+            log.info("%s reads nothing of others: %s", query_id, error)
+            return await self.plan(sql, query_id, replace(known, derived={}))
+
+    async def _choose(self, problem: _Problem) -> tuple[Tree, float]:
+        """The best plan for the hosts that can be found, and what that is expected to cost."""
+        from sbon.planning.asking import AskingPlanner
+
+        view = self._peers.cost_view({}, self._settings.load_scale_ms, self._settings.load_scaling)
+        planner = AskingPlanner(problem.query, problem.running, problem.hosts, view)
+        asked = await self._placing.answered(planner.go())
+        return asked.tree, asked.cost
+
+
+def _prepare(sql: str, query_id: str, known: Known) -> tuple[Prepared, QueryPlan, _Problem | None]:
+    """In a thread: importing sqlglot and parsing take a while."""
+    from sbon.planning.problem import RunningStream, Use
+    from sbon.planning.signature import Signature
+    from sbon.sql.join_query import join_query, used_above
+    from sbon.sql.logical_plan import Join
+    from sbon.sql.plan import prepare_query
+    from sbon.sql.plan_rates import rate_of
+    from sbon.sql.reuse import usable
+
+    prepared = prepare_query(sql, known.catalog)
+    graphs: list[JoinGraph] = []
+    written = prepared.cut(query_id, graphs.append)
+    if len(graphs) != 1:
+        return prepared, written, None
+    graph, above = graphs[0], used_above(prepared.outputs, prepared.plan, graphs[0])
+    found = usable(graph, above, {fragment_id: each.computes for fragment_id, (each, _) in known.derived.items()})
+    if len(graph.inputs) < 3 and not found:
+        return prepared, written, None
+    at = [known.derived[each.fragment_id][1] for each in found]
+    hosts = tuple(dict.fromkeys((*prepared.owners.values(), prepared.sink_owner, *at)))
+    index = {node_id: number for number, node_id in enumerate(hosts)}
+    query = join_query(
+        query_id,
+        graph,
+        host_of=lambda stream: index[prepared.owners[stream]],
+        above=above,
+        sink=index[prepared.sink_owner],
+        result_rate=None if isinstance(prepared.plan, Join) else rate_of(prepared.plan).bytes_per_s,
+    )
+    if query is None:
+        return prepared, written, None
+    running = {
+        RunningStream(Signature(each.fragment_id), index[host], ()): each for each, host in zip(found, at, strict=True)
+    }
+    uses = tuple(Use(each.mask, stream.host, stream) for stream, each in running.items())
+    return prepared, written, _Problem(graph, query, hosts, uses, running)
+
+
+def _cut(prepared: Prepared, query_id: str, problem: _Problem, tree: Tree) -> Planned:
+    """The fragments of a plan; without what runs already if what it would need of that cannot be had."""
+    from sbon.planning.problem import uses
+    from sbon.sql.join_query import order_of
+    from sbon.sql.reuse import joined
+
+    reused = {use.mask: problem.usable[use.running] for use in uses(tree) if use.running is not None}
+
+    def choose(graph: JoinGraph) -> Order | Plan | None:
+        if len(graph.inputs) != len(problem.graph.inputs):
+            return None
+        if not reused:
+            return order_of(tree)
+        return joined(graph, tree, {mask: each.plan for mask, each in reused.items()})
+
+    def cut(starts: Mapping[str, Start]) -> QueryPlan:
+        return prepared.cut(query_id, choose, starts)
+
+    return Planned(cut({}), tuple(each.fragment_id for each in reused.values()), cut)
+
+
+def _shown(tree: Tree, problem: _Problem) -> str:
+    """``((flights JOIN weather) JOIN bags)``; what runs already by its fragment's id."""
+    from sbon.planning.problem import Use
+    from sbon.sql.signatures import stream_of
+
+    if not isinstance(tree, Use):
+        return f"({_shown(tree.left, problem)} JOIN {_shown(tree.right, problem)})"
+    if tree.running is not None:
+        return problem.usable[tree.running].fragment_id
+    found = stream_of(problem.graph.inputs[tree.mask.bit_length() - 1])
+    return "" if found is None else found[0].stream.name

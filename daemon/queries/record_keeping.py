@@ -1,0 +1,261 @@
+"""Records of queries that their keepers agree on: the shares of this node, on disk, and rounds over requests.
+
+The protocol is :mod:`sbon.ownership.register`; here its messages travel and its shares are written down.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import trio
+
+from daemon.durable import remove_durably, write_durably
+from daemon.peering import query_record
+from daemon.peering.keeper_messages import (
+    AcceptedRecord,
+    AcceptRecord,
+    AskMissed,
+    ForgetRecord,
+    Holding,
+    LeasesRenewed,
+    Missed,
+    PreparedRecord,
+    PrepareRecord,
+    RenewLeases,
+)
+from daemon.peering.peers import Peers
+from daemon.peering.query_record import QueryRecord
+from daemon.peering.requests import Done
+from sbon.errors import SbonError, UnavailableError
+from sbon.ownership.leases import LeaseTable
+from sbon.ownership.register import Ballot, Register, Round, Stage
+from sbon.ownership.share import Share
+
+log = logging.getLogger("sbon.keeper")
+
+Change = Callable[[QueryRecord | None], QueryRecord | None]
+
+#: Records that a node keeps at most, its own and those of others.
+MAX_RECORDS = 2000
+ROUND_TIMEOUT_S = 3.0
+ATTEMPTS = 5
+#: Keepers that propose at once get in each other's way; the next attempt comes after a random part of this.
+PAUSE_S = 0.5
+_SUFFIX = ".query"
+_SAFE_ID = re.compile(r"[A-Za-z0-9]{1,64}")
+
+
+class RecordKeeping:
+    """This node's shares. ``monotonic_s`` is the clock of leases."""
+
+    def __init__(
+        self, peers: Peers, root: Path, lease_s: float, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``root`` is the folder of the records. Raises SbonError if one of them cannot be read."""
+        self._peers = peers
+        self._root = root
+        self._monotonic_s = monotonic_s
+        self._leases = LeaseTable(lease_s, monotonic_s())
+        self._shares: dict[str, Share[QueryRecord]] = {}
+        self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
+        self._highest = 0
+        self._nursery: trio.Nursery | None = None
+        root.mkdir(parents=True, exist_ok=True)
+        for path in root.glob(f"*{_SUFFIX}"):
+            self._load(path)
+        peers.handle(PrepareRecord, self._prepare)
+        peers.handle(AcceptRecord, self._accept)
+        peers.handle(ForgetRecord, self._forget_for)
+        peers.handle(RenewLeases, self._renew)
+        peers.handle(AskMissed, self._answer_missed)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    # --- reading
+
+    @property
+    def records(self) -> list[QueryRecord]:
+        """The newest of each query that this node has accepted and keeps; it may be behind the others."""
+        return [record for query_id in self._shares if (record := self.find(query_id)) is not None]
+
+    def find(self, query_id: str) -> QueryRecord | None:
+        """None if the query is not kept here, as far as known here."""
+        record = self.last_known(query_id)
+        return None if record is None or self._peers.node_id not in record.keepers else record
+
+    def last_known(self, query_id: str) -> QueryRecord | None:
+        """As :meth:`find`, but also what a former keeper has."""
+        share = self._shares.get(query_id)
+        return None if share is None else share.register.value
+
+    def overdue(self) -> list[tuple[QueryRecord, str]]:
+        """(record, fragment) of owners that have not renewed their leases here for as long as one lasts."""
+        leased = {
+            fragment_id: record
+            for record in self.records
+            for fragment_id, fragment in record.fragments.items()
+            if query_record.is_leased(record, fragment)
+        }
+        owners = {fragment_id: record.fragment(fragment_id).generation for fragment_id, record in leased.items()}
+        return [(leased[fragment_id], fragment_id) for fragment_id in self._leases.overdue(owners, self._monotonic_s())]
+
+    # --- changing
+
+    async def change(self, query_id: str, keepers: tuple[str, ...], change: Change) -> QueryRecord | None:
+        """Have a majority of its keepers agree on what ``change`` makes of the record; the record then.
+
+        ``keepers`` are those that the caller knows of; it does not matter if there are others by now.
+        Raises the SbonError that ``change`` raised about what was agreed on before, and UnavailableError if there is no
+        majority; then the change may still come into force.
+        """
+        async with self._turns[query_id]:
+            for attempt in range(ATTEMPTS):
+                if attempt:
+                    await trio.sleep(random.uniform(0.0, PAUSE_S))
+                self._highest += 1
+                ballot = Ballot(self._highest, self._peers.node_id)
+                round_ = Round(ballot, keepers, change, lambda record: record.keepers)
+                await self._carry_out(query_id, round_)
+                self._highest = max(self._highest, round_.highest)
+                if round_.stage is Stage.CHOSEN:
+                    if round_.error is not None:
+                        raise round_.error
+                    return round_.value
+        raise UnavailableError(f"no majority of the keepers of query {query_id} answers: try again when they are back")
+
+    async def _carry_out(self, query_id: str, round_: Round[QueryRecord]) -> None:
+        """Return when it is decided; those who have not answered by then are asked to the end."""
+        news = trio.Event()
+
+        async def prepare(keeper: str) -> None:
+            message = PrepareRecord(query_id, round_.ballot)
+            reply = await self._peers.ask(keeper, message, PreparedRecord, ROUND_TIMEOUT_S)
+            if reply.granted:
+                round_.promised(keeper, Register(reply.promised, reply.accepted, reply.record))
+            elif round_.stage is Stage.PREPARING:
+                round_.refused(keeper, reply.promised)
+
+        async def accept(keeper: str) -> None:
+            assert round_.value is not None
+            message = AcceptRecord(round_.ballot, round_.value)
+            reply = await self._peers.ask(keeper, message, AcceptedRecord, ROUND_TIMEOUT_S)
+            if reply.granted:
+                round_.accepted(keeper, message.ballot)
+            elif round_.ballot == message.ballot:
+                round_.refused(keeper, reply.promised)
+
+        async def ask(keeper: str, stage: Stage) -> None:
+            try:
+                await (prepare if stage is Stage.PREPARING else accept)(keeper)
+            except SbonError as error:
+                log.debug("keeper %s: %s", self._peers.name(keeper), error)
+                if round_.stage is stage:
+                    round_.lost(keeper)
+            news.set()
+
+        while round_.stage not in (Stage.CHOSEN, Stage.FAILED):
+            if self._nursery is None:
+                raise UnavailableError("the daemon is starting or shutting down: try again")
+            for keeper in round_.unasked():
+                self._nursery.start_soon(ask, keeper, round_.stage)
+            await news.wait()
+            news = trio.Event()
+
+    async def forget(self, record: QueryRecord) -> None:
+        """The query has ended, and nobody asks for it any more. Keepers that do not hear of it forget it later."""
+        await self._peers.gather(ForgetRecord(record.query_id), Done, (*record.keepers, *record.former_keepers))
+
+    # --- answering
+
+    async def _prepare(self, message: PrepareRecord, _sender: str) -> PreparedRecord:
+        share = self._share(message.query_id)
+        granted = share.prepare(message.ballot)
+        register = share.register
+        return PreparedRecord(granted, register.promised, register.accepted, register.value if granted else None)
+
+    async def _accept(self, message: AcceptRecord, _sender: str) -> AcceptedRecord:
+        query_id = message.record.query_id
+        if self._peers.node_id not in message.record.keepers and self.last_known(query_id) is None:
+            raise SbonError(f"this node is no keeper of query {message.record.query_id}")
+        share = self._share(query_id)
+        granted = share.accept(message.ballot, message.record, self._monotonic_s())
+        return AcceptedRecord(granted, share.register.promised)
+
+    async def _renew(self, message: RenewLeases, sender: str) -> LeasesRenewed:
+        known = {holding.query_id: self.last_known(holding.query_id) for holding in message.holdings}
+        return LeasesRenewed(
+            tuple(holding.fragment_id for holding in message.holdings if self._grant(holding, sender)),
+            {query_id: record.kept_by for query_id, record in known.items() if record is not None},
+        )
+
+    async def _answer_missed(self, message: AskMissed, _sender: str) -> Missed:
+        return Missed(
+            any(
+                fragment_id == message.fragment_id and record.fragment(fragment_id).generation == message.generation
+                for record, fragment_id in self.overdue()
+            )
+        )
+
+    def _grant(self, holding: Holding, sender: str) -> bool:
+        record = self.find(holding.query_id)
+        if record is None or not query_record.owns(record, sender, holding.fragment_id, holding.generation):
+            return False
+        self._leases.grant(holding.fragment_id, holding.generation, self._monotonic_s())
+        return True
+
+    async def _forget_for(self, message: ForgetRecord, sender: str) -> Done:
+        record = self.last_known(message.query_id)
+        if record is None:
+            return Done()
+        has_left = self._peers.node_id not in record.keepers
+        if has_left or (sender in record.keepers and record.is_over):
+            remove_durably(self._path(message.query_id))
+            del self._shares[message.query_id]
+            self._turns.pop(message.query_id, None)
+        return Done()
+
+    # --- on disk
+
+    def _share(self, query_id: str) -> Share[QueryRecord]:
+        """Raises SbonError for an id that is not one of ours: it comes from a peer, and becomes a path."""
+        share = self._shares.get(query_id)
+        if share is None:
+            if not _SAFE_ID.fullmatch(query_id):
+                raise SbonError(f"{query_id[:100]!r} is not the id of a query")
+            if len(self._shares) >= MAX_RECORDS:
+                raise SbonError(f"the node keeps {MAX_RECORDS} queries already")
+            share = self._shares[query_id] = self._new_share(query_id, Register())
+        return share
+
+    def _new_share(self, query_id: str, register: Register[QueryRecord]) -> Share[QueryRecord]:
+        def store(register: Register[QueryRecord]) -> None:
+            write_durably(self._path(query_id), msgspec.msgpack.encode(register))
+
+        joined = partial(query_record.newly_kept, self._peers.node_id)
+        return Share(register, self._leases, query_record.takeovers, store, joined)
+
+    def _load(self, path: Path) -> None:
+        try:
+            register = msgspec.msgpack.decode(path.read_bytes(), type=Register[QueryRecord])
+        except msgspec.MsgspecError as error:
+            raise SbonError(f"{path} cannot be read ({error}): move it away to start without that query") from error
+        self._shares[path.stem] = self._new_share(path.stem, register)
+
+    def _path(self, query_id: str) -> Path:
+        return self._root / f"{query_id}{_SUFFIX}"

@@ -1,0 +1,60 @@
+"""The rules by which fragments of one query are read by others, sans-I/O (DESIGN: Queries, fragments, ports).
+
+A subscription is a cursor in the record of the query that the fragment came with. It holds the fragment, and all that
+feeds it, whether that query goes on or not. It ends when the subscriber drops it, or is silent for too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from daemon.peering.query_messages import Location, QueryStatus, Reader
+from daemon.peering.query_record import QueryRecord, counted, needed, without_unneeded
+from sbon.errors import SbonError
+
+#: Cursors of others on the fragments of one query.
+MAX_READERS = 100
+
+
+def subscribe(record: QueryRecord, cursors: Iterable[str], reader: Reader) -> QueryRecord:
+    """Let ``cursors`` read ``reader.fragment_id``. Raises SbonError if it does not run, or has too many readers."""
+    fragment = record.fragment(reader.fragment_id)
+    if record.status is QueryStatus.DEPLOYING or fragment.released:
+        raise SbonError(f"{reader.fragment_id} does not run now: nobody can subscribe to it")
+    readers = record.readers | dict.fromkeys(cursors, reader)
+    if len(readers) > MAX_READERS:
+        raise SbonError(f"{reader.fragment_id} has {MAX_READERS} readers already")
+    if readers == record.readers:
+        return record
+    return counted(record, msgspec.structs.replace(record, readers=readers))
+
+
+def unsubscribe(record: QueryRecord, cursors: Iterable[str]) -> QueryRecord:
+    """They read no longer; what nobody needs any more is released."""
+    gone = set(cursors) & record.readers.keys()
+    if not gone:
+        return record
+    readers = {cursor: reader for cursor, reader in record.readers.items() if cursor not in gone}
+    return without_unneeded(counted(record, msgspec.structs.replace(record, readers=readers)))
+
+
+def broken(record: QueryRecord, fragment_id: str) -> QueryRecord:
+    """The fragment cannot go on: whoever reads it, or what it feeds, has to hear that there is nothing any more."""
+    fed = {cursor for cursor, reader in record.readers.items() if fragment_id in needed(record, [reader.fragment_id])}
+    return unsubscribe(record, fed)
+
+
+def located(record: QueryRecord, location: Location) -> QueryRecord:
+    """A fragment of another query is there now; the same record if that is known, or by an old word."""
+    known = record.reused.get(location.fragment_id)
+    if known is None or location.generation < known.location.generation or location == known.location:
+        return record
+    reused = msgspec.structs.replace(known, location=location)
+    return msgspec.structs.replace(record, reused={**record.reused, location.fragment_id: reused})
+
+
+def subscriptions(record: QueryRecord) -> dict[str, tuple[str, ...]]:
+    """By fragment of another query that this one needs still: the cursors with which it reads."""
+    return {fragment_id: cursors for fragment_id in record.reused if (cursors := record.cursors(fragment_id))}
