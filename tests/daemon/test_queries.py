@@ -143,12 +143,15 @@ async def running_cluster(
     failover: FailoverConfig = WAIT,
     capacity: Mapping[str, CapacityConfig] | None = None,
 ) -> AsyncIterator[Cluster]:
-    """hub is near both streams and on the way to sink. ``capacity`` is by node; without a limit if it is not there."""
+    """hub is near both streams and on the way to sink, by more than a busy machine adds to a path.
+
+    ``capacity`` is by node; without a limit if it is not there.
+    """
     rtt_ms = {
-        "sink": {"left": 40.0, "right": 40.0, "hub": 10.0},
-        "left": {"sink": 40.0, "right": 4.0, "hub": 2.0},
-        "right": {"sink": 40.0, "left": 4.0, "hub": 2.0},
-        "hub": {"sink": 10.0, "left": 2.0, "right": 2.0},
+        "sink": {"left": 100.0, "right": 100.0, "hub": 25.0},
+        "left": {"sink": 100.0, "right": 10.0, "hub": 5.0},
+        "right": {"sink": 100.0, "left": 10.0, "hub": 5.0},
+        "hub": {"sink": 25.0, "left": 5.0, "right": 5.0},
     }
     streams = {name: (StreamSpec(f"{name}s", "replay", "ts TIMESTAMP, k STRING", "ts"),) for name in ("left", "right")}
     sinks = {"sink": (SinkSpec("out", "parquet", {"path": str(folder / "out")}),)}
@@ -492,7 +495,7 @@ async def test_an_operator_leaves_by_itself_when_its_path_becomes_slow(tmp_path:
             for one, other in ((a, "hub"), ("hub", a)):
                 emulation = cluster.daemons[one].emulation
                 assert emulation is not None
-                emulation.set_rtt_ms(cluster.daemons[other].record, 80.0)
+                emulation.set_rtt_ms(cluster.daemons[other].record, 200.0)
 
         async def moved() -> bool:
             return (await cluster.union()).node == "sink"

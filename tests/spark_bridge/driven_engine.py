@@ -118,6 +118,11 @@ class DrivenEngine:
         self.wait_until(reached, f"{fragment_id} is {state}")
         return self.statuses[fragment_id]
 
+    def output_rows(self, fragment_id: str) -> int:
+        """As last reported; none before the first report."""
+        status = self.statuses.get(fragment_id)
+        return 0 if status is None else status.output_rows
+
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for ``condition``; fails with the engine's last words after PATIENCE_S, or when the engine has ended."""
         deadline = time.monotonic() + PATIENCE_S

@@ -112,7 +112,7 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
     with DrivenEngine(tmp_path / "first") as first:
         with DrivenEngine(tmp_path / "second") as second:
             deploy(fragments, dict.fromkeys((spec.fragment_id for spec in fragments), first))
-            first.wait_until(lambda: first.statuses[join.fragment_id].output_rows > 20, "the join puts out rows")
+            first.wait_until(lambda: first.output_rows(join.fragment_id) > 20, "the join puts out rows")
 
             # Move the join: stop, carry its folder over, start it there under the next generation, point its consumer.
             first.do(Migrate(join.fragment_id, 2, "first"))
@@ -127,13 +127,8 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
             connect(second, join, "in0", a.fragment_id, first, generation=2)
             connect(second, join, "in1", b.fragment_id, first, generation=2)
             connect(first, aggregate, "in0", join.fragment_id, second, producer_generation=2)
-            rows = second.statuses[join.fragment_id].output_rows if join.fragment_id in second.statuses else 0
-            second.wait_until(
-                lambda: (
-                    join.fragment_id in second.statuses and second.statuses[join.fragment_id].output_rows > rows + 20
-                ),
-                "the join goes on where it was",
-            )
+            rows = second.output_rows(join.fragment_id)
+            second.wait_until(lambda: second.output_rows(join.fragment_id) > rows + 20, "the join goes on where it was")
             # Spark forgets how far each input had come: of one that has ended it is told again.
             first.wait_for_state(b.fragment_id, FragmentState.FINISHED)
             of_b = PortInbox(second.fragment_folder(join) / "ports" / "in1.sqlite", (b.fragment_id,))
