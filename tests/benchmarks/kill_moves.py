@@ -21,13 +21,10 @@ from pathlib import Path
 
 import trio
 
-from daemon.config import load_config
 from daemon.control.client import ControlClient
 from daemon.control.messages import Migrate, OperatorInfo, Operators, Status
 from daemon.demo.processes import DaemonProcess
 from daemon.demo.scenario import Scenario, Site
-from daemon.logs import set_up_logs
-from daemon.process import Daemon
 from sbon.errors import SbonError
 from sbon.streams import SinkSpec, StreamSpec
 from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, running_cluster
@@ -35,25 +32,13 @@ from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, runni
 STEPS = ("announce", "prepare", "copy", "stop", "ship", "activate")
 VICTIMS = ("source daemon", "source engine", "target daemon", "target engine", "keeper daemon")
 SQL = "INSERT INTO out SELECT ts, k FROM lefts UNION ALL SELECT ts, k FROM rights"
-FAKE_ENGINE = (sys.executable, str(Path(__file__).parents[1] / "daemon" / "fake_engine.py"))
 PATIENCE_S = 60.0
 _POLL_S = 0.1
 
 
-def run_daemon(config_file: str) -> None:
-    """One daemon with a fake engine, until it is killed."""
-
-    set_up_logs()
-
-    async def run() -> None:
-        await Daemon(load_config(Path(config_file)), engine_command=FAKE_ENGINE).run()
-
-    trio.run(run)
-
-
 async def start_with_fake_engine(site: Site) -> DaemonProcess:
     """As :meth:`DaemonProcess.start`."""
-    command = [sys.executable, "-m", "tests.benchmarks.kill_moves", "--daemon", str(site.config_file)]
+    command = [sys.executable, "-m", "tests.daemon.run_with_fake_engine", str(site.config_file)]
     with site.log_file.open("ab") as log:
         process = await trio.lowlevel.open_process(command, stdin=None, stdout=log, stderr=log, start_new_session=True)
     return DaemonProcess(site, process)
@@ -194,11 +179,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moves", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--daemon", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.daemon:
-        run_daemon(arguments.daemon)
-        return 0
     with tempfile.TemporaryDirectory() as folder:
         killing = trio.run(kill_moves, arguments.moves, arguments.seed, Path(folder))
     for step in STEPS:

@@ -18,8 +18,8 @@ from sbon.engine_messages import FragmentState, FragmentStatus, Instantiate, Lin
 from sbon.errors import ConfigurationError, SbonError, StaleGenerationError, UnavailableError
 from sbon.fragment import FragmentKind, FragmentSpec
 from tests.daemon.real_daemons import PATIENCE_S, until
+from tests.daemon.run_with_fake_engine import FAKE_ENGINE
 
-FAKE_ENGINE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
 SPEC = FragmentSpec("q1-join1", "q1", FragmentKind.JOIN, "SELECT 1")
 
 

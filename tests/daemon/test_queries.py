@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -38,8 +37,8 @@ from sbon.errors import QueryError, SbonError, UnavailableError
 from sbon.streams import SinkSpec, StreamSpec
 from tests.daemon.fake_engine import FROZEN_BYTES
 from tests.daemon.real_daemons import PATIENCE_S, make_config
+from tests.daemon.run_with_fake_engine import FAKE_ENGINE
 
-FAKE_ENGINE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
 SQL = "INSERT INTO out SELECT ts, k FROM lefts UNION ALL SELECT ts, k FROM rights"
 #: Nobody is taken for lost.
 WAIT = FailoverConfig(replicas=0, lease_s=PATIENCE_S)
