@@ -80,7 +80,8 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``candidates`` hosts of least predicted cost are measured for each operator. A host looks for a better one every
     ``period_s``, but only if the operator's virtual point moved by ``displacement_threshold_ms`` or it was not looked
     for one for long, and moves it only if that surely saves ``minimum_migration_saving`` (a share, 0.01 is a hundredth)
-    of its cost and repays the state that is shipped. A query that was moved then rests for ``rest_s``.
+    of its cost and repays the state that is shipped. A query that was moved then rests for ``rest_s``. Every
+    ``replan_period_s`` all operators of each query are looked at together, and ``replan_moves`` at most are moved.
     ``strategy``: how the operators of queries whose sink is here are placed (docs/placement.md); all but "sbon" are to
     compare with, and under them nothing moves.
     """
@@ -91,6 +92,8 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minimum_migration_saving: Annotated[float, Meta(ge=0, lt=1)] = 0.005
     period_s: Positive = 5.0
     rest_s: NotNegative = 10.0
+    replan_period_s: Positive = 300.0
+    replan_moves: Count = 10
     #: One-way ms that a fully busy host counts as further away.
     load_scale_ms: NotNegative = 20.0
     #: "convex": for operators that busy hosts slow down more than in proportion.

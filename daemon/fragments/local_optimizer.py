@@ -52,9 +52,7 @@ class LocalOptimizer:
         self._settings = settings
         self._policy = policy_of(settings)
         self._news = trio.Event()
-        self._evaluator = Evaluator(
-            peers.node_id, self._policy, settings.strategy, settings.candidates, random.Random()
-        )
+        self._evaluator = Evaluator(self._policy, settings.strategy, settings.candidates, random.Random())
         self._said: dict[_Group, str] = {}
 
     def path_changed(self) -> None:
@@ -123,7 +121,9 @@ class LocalOptimizer:
                 if fragment.fragment_id in group
             },
         )
-        evaluation = await self._placing.answered(self._evaluator.evaluate(situation, own, costs, trio.current_time()))
+        evaluation = await self._placing.answered(
+            self._evaluator.evaluate(situation, [own], costs, trio.current_time())
+        )
         if evaluation is None:
             return None
         self._tell(group, evaluation.because, evaluation.decision)

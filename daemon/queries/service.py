@@ -62,6 +62,7 @@ from daemon.queries.fellow_keepers import FellowKeepers
 from daemon.queries.join_planning import JoinPlanning
 from daemon.queries.keeper import MOVE_TIMEOUT_S, Keeper
 from daemon.queries.record_keeping import RecordKeeping
+from daemon.queries.replanning import Replanning
 from daemon.queries.subscribing import ConsumerSetting, Subscriptions
 from sbon.errors import SbonError
 
@@ -113,6 +114,7 @@ class QueryService:
         planning = JoinPlanning(self._peers, placing, config.placement, events)
         ConsumerSetting(self._peers, self.hosting, self.supervisor, FragmentStore(state_dir / "fragments", node_id))
         self._subscriptions = Subscriptions(self._peers, self._keeping, self.keeper, events, config.failover.lease_s)
+        self.replanning = Replanning(self._peers, self._keeping, self.keeper, placing, events, config.placement)
         self._catalog = CatalogService(self._peers, self.hosting, config)
         self._deployment = Deployment(
             self._peers, self.keeper, self._catalog, planning, reserving, self._subscriptions, events
@@ -141,6 +143,7 @@ class QueryService:
             nursery.start_soon(self._catalog.run)
             nursery.start_soon(self._fellows.run)
             nursery.start_soon(self._optimizer.run)
+            nursery.start_soon(self.replanning.run)
             task_status.started()
 
     def path_changed(self) -> None:

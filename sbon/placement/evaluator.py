@@ -1,4 +1,5 @@
-"""The local optimizer's memory: how one host watches the operators that it runs, from one look to the next.
+"""The optimizers' memory: how a host watches the operators that it runs, and a keeper those of a whole query, from one
+look to the next.
 
 :mod:`sbon.placement.local_optimizer` says what is worth a search and what is worth a move. Here is what lies between
 the two, without a clock and without sockets: :meth:`Evaluator.evaluate` is a generator of questions, as placement
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -58,9 +59,10 @@ MAX_LOOKS = 10
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A group of operators on this host, as its query's keeper tells: all links of the query and where all operators
-    run. ``own_load``: load that the group itself is to its host; wherever it goes, that goes with it. ``demand``: what
-    each of its operators takes of a host; none: every host has room.
+    """A group of operators, as its query's keeper tells: all links of the query and where all operators run.
+
+    ``own_load``: load that the group itself is to its host; wherever it goes, that goes with it. ``demand``: what each
+    of its operators takes of a host; none: every host has room.
     """
 
     links: Sequence[Link]
@@ -105,12 +107,10 @@ class _Watch:
 
 
 class Evaluator:
-    """Evaluates the groups of operators of one host."""
+    """Evaluates groups of operators."""
 
-    def __init__(self, host: str, policy: LocalPolicy, strategy: str, candidates: int, rng: Random) -> None:
-        """``host`` is a node id; ``strategy`` a name, loaded with the first search; ``candidates`` hosts are measured
-        in a search at most."""
-        self._host = host
+    def __init__(self, policy: LocalPolicy, strategy: str, candidates: int, rng: Random) -> None:
+        """``strategy`` is a name, loaded with the first search; a search measures ``candidates`` hosts at most."""
         self._policy = policy
         self._strategy = strategy
         self._candidates = candidates
@@ -133,13 +133,13 @@ class Evaluator:
         return watch is not None and watch.rival is not None
 
     def evaluate(
-        self, situation: Situation, own: Host, view: CostView, now_s: float
+        self, situation: Situation, hosts: Iterable[Host], view: CostView, now_s: float
     ) -> Generator[Question, Any, Evaluation | None]:
-        """Whether the group should move. None: there is nothing to be looked at now. ``own`` is this host."""
+        """Whether the group should move. None: there is nothing to be looked at now. ``hosts``: where it runs now."""
         problem = local_problem(situation.links, situation.placement, situation.group)
-        look = _Look(self._host, problem, situation, Knowledge(_without_own(view, self._host, situation)), self._policy)
+        look = _Look(problem, situation, Knowledge(_without_own(view, situation)), self._policy)
         watch = self._watches.setdefault(situation.group, _Watch())
-        seen = observe(problem, self._host, look.knowledge.view, watch.observed)
+        seen = observe(problem, look.here, look.knowledge.view, watch.observed)
         reason = reason_to_search(watch.observed, seen, self._policy)
         if reason is not None:
             fresh = _Watch(watch.observed, pause_s=self._policy.search_again_s)
@@ -150,14 +150,14 @@ class Evaluator:
             return None
         else:
             reason = f"nothing has changed for {watch.pause_s:.0f} s: other hosts may be better"
-        decision = yield from self._search(look, watch, own)
+        decision = yield from self._search(look, watch, {host.node_id: host for host in hosts})
         if _on_facts(decision):
             watch.observed = seen  # it stands until facts change
             watch.search_at_s = now_s + watch.pause_s * self._rng.uniform(0.8, 1.2)
             watch.pause_s = min(2.0 * watch.pause_s, LONGEST_PAUSES * self._policy.search_again_s)
         return Evaluation(reason, decision)
 
-    def _search(self, look: _Look, watch: _Watch, own: Host) -> Generator[Question, Any, Decision]:
+    def _search(self, look: _Look, watch: _Watch, hosts: Mapping[str, Host]) -> Generator[Question, Any, Decision]:
         problem, policy = look.problem, self._policy
         watch.searches += 1
         if watch.searches % SEARCHES_REMEMBERED == 0:
@@ -167,7 +167,7 @@ class Evaluator:
             look.knowledge.view,
             self._rng,
             self._candidates,
-            keep=dict.fromkeys(problem.unpinned, own),
+            keep={operator: hosts[node_id] for operator, node_id in look.here.items()},
             tried=watch.tried,
             least_gain=policy.least_expected_saving,
             demand=look.situation.demand,
@@ -217,7 +217,6 @@ class Evaluator:
 class _Look:
     """One group, looked at once."""
 
-    host: str
     problem: PlacementProblem
     situation: Situation
     knowledge: Knowledge
@@ -225,16 +224,18 @@ class _Look:
 
     @property
     def here(self) -> dict[str, str]:
-        return dict(self.problem.pinned) | dict.fromkeys(self.problem.unpinned, self.host)
+        """Operator -> node id, of the group."""
+        return {operator: self.situation.placement[operator] for operator in self.problem.unpinned}
 
     def cost(self, hosts: Mapping[str, str]) -> float:
-        view = self.knowledge.view
-        return placement_cost(self.problem.links, hosts, self.problem.unpinned, view.rtt_ms, view.load_ms)
+        """Of the group on ``hosts``."""
+        view, placement = self.knowledge.view, {**self.problem.pinned, **hosts}
+        return placement_cost(self.problem.links, placement, self.problem.unpinned, view.rtt_ms, view.load_ms)
 
     def decide(self, best: Placement) -> Decision:
         return decide(
             self.problem,
-            self.host,
+            self.here,
             best,
             self.knowledge.view,
             state_bytes=self.situation.state_bytes,
@@ -248,7 +249,8 @@ class _Look:
         pairs: dict[Pair, None] = {}
         for link in self.problem.links:
             a, b = (link.target, link.source) if link.source in self.problem.pinned else (link.source, link.target)
-            for hosts in placements:
+            for placed in placements:
+                hosts = {**self.problem.pinned, **placed}
                 if hosts[a] != hosts[b] and (hosts[b], hosts[a]) not in pairs:
                     pairs[hosts[a], hosts[b]] = None
         return tuple(pairs)
@@ -299,11 +301,12 @@ def _on_facts(decision: Decision) -> bool:
     return all(choice.candidates[0].measured for choice in decision.choices)
 
 
-def _without_own(view: CostView, host: str, situation: Situation) -> CostView:
+def _without_own(view: CostView, situation: Situation) -> CostView:
     """Load as the group would find it: its own is no reason to leave, for it would be the same elsewhere."""
+    here = {situation.placement[operator] for operator in situation.group}
 
     def load_of(node_id: str) -> float:
         load = view.load_of(node_id)
-        return max(0.0, load - situation.own_load) if node_id == host else load
+        return max(0.0, load - situation.own_load) if node_id in here else load
 
     return replace(view, load_of=load_of)

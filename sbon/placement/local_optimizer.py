@@ -90,11 +90,11 @@ class Observation:
     """Where a group would like to be, and how far its neighbours are. That of the last search is kept to compare with:
     compared with the last evaluation instead, slow drift would never add up to a search.
 
-    ``virtual`` is operator -> point in ms; ``neighbour_rtt_ms`` node id -> measured round trip from this host.
+    ``virtual`` is operator -> point in ms; ``path_rtt_ms``: by the host of an operator and that of a neighbour.
     """
 
     virtual: Mapping[str, Point]
-    neighbour_rtt_ms: Mapping[str, float]
+    path_rtt_ms: Mapping[tuple[str, str], float]
 
 
 def groups(
@@ -123,11 +123,21 @@ def local_problem(links: Iterable[Link], placement: Mapping[str, str], group: Co
     return PlacementProblem(own, {end: placement[end] for end in ends if end not in group})
 
 
-def observe(problem: PlacementProblem, host: str, view: CostView, before: Observation | None = None) -> Observation:
-    """Relax the group anew, from where it was ``before``, and note the round trips to its neighbours."""
+def observe(
+    problem: PlacementProblem, here: Mapping[str, str], view: CostView, before: Observation | None = None
+) -> Observation:
+    """Relax the group anew, from where it was ``before``, and note the round trips between its operators, which are
+    ``here`` (operator -> node id), and their neighbours."""
     virtual = virtual_places(problem, view, before.virtual if before else None)
-    rtts = {node_id: view.measured(host, node_id) for node_id in set(problem.pinned.values())}
-    return Observation(virtual, {node_id: rtt for node_id, rtt in rtts.items() if rtt is not None})
+    placement = {**problem.pinned, **here}
+    paths = {
+        (host, placement[neighbour])
+        for operator, host in here.items()
+        for neighbour, _ in problem.neighbours(operator)
+        if placement[neighbour] != host
+    }
+    rtts = {path: view.measured(*path) for path in paths}
+    return Observation(virtual, {path: rtt for path, rtt in rtts.items() if rtt is not None})
 
 
 def reason_to_search(before: Observation | None, now: Observation, policy: LocalPolicy) -> str | None:
@@ -144,8 +154,8 @@ def reason_to_search(before: Observation | None, now: Observation, policy: Local
         moved_ms = distance_ms(point, before.virtual[operator])
         if moved_ms > threshold_ms:
             return f"the virtual point of {operator} moved by {moved_ms:.1f} ms"
-    for node_id, rtt_ms in now.neighbour_rtt_ms.items():
-        known_ms = before.neighbour_rtt_ms.get(node_id)
+    for path, rtt_ms in now.path_rtt_ms.items():
+        known_ms, node_id = before.path_rtt_ms.get(path), path[1]
         if known_ms is None:
             return f"the path to {node_id} was not measured before"
         if abs(rtt_ms - known_ms) > max(threshold_ms, policy.displacement_ratio * known_ms):
@@ -155,7 +165,7 @@ def reason_to_search(before: Observation | None, now: Observation, policy: Local
 
 def decide(
     problem: PlacementProblem,
-    host: str,
+    here: Mapping[str, str],
     best: Placement,
     view: CostView,
     *,
@@ -164,16 +174,18 @@ def decide(
     since_last_move_s: float,
     policy: LocalPolicy,
 ) -> Decision:
-    """Stay, or move to ``best``, what :func:`choose` found for this problem.
+    """Stay ``here`` (operator -> node id), or move to ``best``, what :func:`choose` found for this problem.
 
     The move costs what its state's bytes spend in transit, and saves bytes in transit in every second that the query
     goes on: both are byte seconds. ``remaining_lifetime_s`` is as long again as the query has run if unknown (DESIGN:
     Queries, fragments, ports).
     """
-    here = dict(problem.pinned) | dict.fromkeys(problem.unpinned, host)
-    cost_now = placement_cost(problem.links, here, problem.unpinned, view.rtt_ms, view.load_ms)
+    placement = {**problem.pinned, **here}
+    cost_now = placement_cost(problem.links, placement, problem.unpinned, view.rtt_ms, view.load_ms)
     moves = tuple(
-        Move(operator, host, best.hosts[operator]) for operator in problem.unpinned if best.hosts[operator] != host
+        Move(operator, here[operator], best.hosts[operator])
+        for operator in problem.unpinned
+        if best.hosts[operator] != here[operator]
     )
     saving = cost_now - best.cost
     move_cost = policy.repay_factor * sum(
@@ -184,7 +196,7 @@ def decide(
         return Decision(Action.STAY, reason, cost_now, best.cost, (), best.choices)
 
     if not moves or saving <= 0.0:
-        return stay("no host is better than this one")
+        return stay("no host is better")
     if since_last_move_s < policy.rest_s:
         return stay(f"the query was moved {since_last_move_s:.0f} s ago and rests for {policy.rest_s:.0f} s")
     if saving < policy.minimum_saving_ratio * cost_now:

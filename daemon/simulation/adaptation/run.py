@@ -152,7 +152,7 @@ class Run:
         own = ground.hosts[ground.index[host]]
         evaluation: Evaluation | None = None
         for _ in range(1 + 2 * MAX_LOOKS):
-            evaluation = self._answered(evaluator.evaluate(situation, own, ground.view_from(host, ends), now_s))
+            evaluation = self._answered(evaluator.evaluate(situation, [own], ground.view_from(host, ends), now_s))
             if not evaluator.confirms(group):
                 break
             now_s += CONFIRM_EVERY_S
@@ -180,7 +180,7 @@ class Run:
         setting = self._setting
         if host not in self._evaluators:
             rng = random.Random(f"{setting.seed}/{host}")
-            self._evaluators[host] = Evaluator(host, setting.policy, "sbon", setting.probes, rng)
+            self._evaluators[host] = Evaluator(setting.policy, "sbon", setting.probes, rng)
         return self._evaluators[host]
 
     def _streams_of(self, twins: Twins, group: Sequence[str], host: str) -> list[str]:

@@ -54,12 +54,12 @@ class Line:
     def look(self, now_s: float, policy: LocalPolicy = POLICY, own_load: float = 0.0) -> Evaluation | None:
         """The host of ``merge`` looks once; what it decides is carried out."""
         here = self.placement["merge"]
-        evaluator = self.evaluators.setdefault(here, Evaluator(here, policy, "sbon", 4, random.Random(2)))
+        evaluator = self.evaluators.setdefault(here, Evaluator(policy, "sbon", 4, random.Random(2)))
         ends = ("n0", "n1", "n2")
         live = {(here, end): min(self.rtt_ms(here, end) for _ in range(10)) for end in ends if end != here}
         situation = Situation(LINKS, dict(self.placement), ("merge",), {}, 1e6, 1e6, own_load)
         own = next(one for one in self.shown() if one.node_id == here)
-        evaluation = self.drive(evaluator.evaluate(situation, own, view_of(self.shown(), live), now_s))
+        evaluation = self.drive(evaluator.evaluate(situation, [own], view_of(self.shown(), live), now_s))
         if evaluation is not None and evaluation.decision.action is Action.MOVE:
             for move in evaluation.decision.moves:
                 self.placement[move.operator] = move.target
@@ -190,3 +190,22 @@ def test_noise_is_learned_over_all_rivals() -> None:
 )
 def test_verdicts(savings: list[float], expected: bool | None) -> None:
     assert verdict(savings, 0.005, POLICY) is expected
+
+
+def test_operators_on_two_hosts_move_together_though_neither_would_alone() -> None:
+    """Both streams come from n0, and the wide link is the one between the operators: each holds the other in place."""
+    links = (Link("a", "join", 1000.0), Link("join", "count", 5000.0), Link("count", "sink", 10.0))
+    line = Line([0.0, 100.0, 100.5])
+    placement = {"a": "n0", "join": "n1", "count": "n2", "sink": "n0"}
+
+    def look(group: tuple[str, ...]) -> Evaluation:
+        evaluator = Evaluator(LocalPolicy(confirmations=0), "sbon", 4, random.Random(2))
+        live = {(a, b): line.rtt_ms(a, b) for a in line.at for b in line.at if a != b}
+        situation = Situation(links, placement, group, {}, 1e6, 1e6)
+        evaluation = line.drive(evaluator.evaluate(situation, line.hosts, view_of(line.hosts, live), 0.0))
+        assert evaluation is not None
+        return evaluation
+
+    alone = [look((operator,)).decision.moves for operator in ("join", "count")]
+    assert all(move.target != "n0" for moves in alone for move in moves)
+    assert look(("join", "count")).decision.moves == (Move("join", "n1", "n0"), Move("count", "n2", "n0"))

@@ -16,6 +16,7 @@ from sbon.placement.local_optimizer import (
     observe,
     reason_to_search,
 )
+from sbon.placement.problem import PlacementProblem
 from tests.sbon.placement.fake_view import FakeHost, host, view_of
 
 LINKS = (
@@ -30,6 +31,10 @@ PLACED = {"flights": "nyc", "weather": "chicago", "sink": "london", "join": "lon
 POLICY = LocalPolicy()
 
 
+def here(problem: PlacementProblem) -> dict[str, str]:
+    return dict.fromkeys(problem.unpinned, "london")
+
+
 def decided(
     *,
     group: tuple[str, ...] = UNPINNED,
@@ -42,10 +47,10 @@ def decided(
 ) -> Decision:
     problem = local_problem(LINKS, PLACED, group)
     view = view_of(hosts, exact=exact)
-    seen = observe(problem, "london", view)
+    seen = observe(problem, here(problem), view)
     best = choose(problem, dict.fromkeys(problem.unpinned, hosts), view, seen.virtual)
     return decide(
-        problem, "london", best, view,
+        problem, here(problem), best, view,
         state_bytes=dict.fromkeys(UNPINNED, state_bytes), remaining_lifetime_s=remaining_lifetime_s,
         since_last_move_s=since_last_move_s, policy=policy,
     )  # fmt: skip
@@ -104,26 +109,29 @@ def test_the_best_host_keeps_its_operators() -> None:
 
 def test_hosts_are_looked_for_when_the_virtual_point_or_a_path_moved() -> None:
     problem = local_problem(LINKS, PLACED, UNPINNED)
-    before = observe(problem, "london", view_of(HOSTS, exact=True))
+    before = observe(problem, here(problem), view_of(HOSTS, exact=True))
     assert reason_to_search(None, before, POLICY) == "not evaluated before"
     assert reason_to_search(before, before, POLICY) is None
     nearly = [host("nyc", 2.0), *HOSTS[1:]]
-    assert reason_to_search(before, observe(problem, "london", view_of(nearly, exact=True), before), POLICY) is None
+    assert (
+        reason_to_search(before, observe(problem, here(problem), view_of(nearly, exact=True), before), POLICY) is None
+    )
     moved = [host("nyc", -10.0), *HOSTS[1:]]
-    moved_reason = reason_to_search(before, observe(problem, "london", view_of(moved, exact=True), before), POLICY)
+    moved_reason = reason_to_search(before, observe(problem, here(problem), view_of(moved, exact=True), before), POLICY)
     assert moved_reason is not None
     assert "virtual point" in moved_reason
     # The coordinates have not followed yet, but the probes show it.
-    slow = observe(problem, "london", view_of(HOSTS, {("nyc", "london"): 300.0}, exact=True), before)
+    slow = observe(problem, here(problem), view_of(HOSTS, {("nyc", "london"): 300.0}, exact=True), before)
     slow_reason = reason_to_search(before, slow, POLICY)
     assert slow_reason is not None
     assert "round trip to nyc" in slow_reason
 
 
 def test_a_changed_rate_moves_the_virtual_point() -> None:
-    before = observe(local_problem(LINKS, PLACED, UNPINNED), "london", view_of(HOSTS))
+    problem = local_problem(LINKS, PLACED, UNPINNED)
+    before = observe(problem, here(problem), view_of(HOSTS))
     links = tuple(msgspec.structs.replace(link, rate_bytes_per_s=10_000.0) for link in LINKS)
-    after = observe(local_problem(links, PLACED, UNPINNED), "london", view_of(HOSTS), before)
+    after = observe(local_problem(links, PLACED, UNPINNED), here(problem), view_of(HOSTS), before)
     assert reason_to_search(before, after, POLICY) is not None
 
 

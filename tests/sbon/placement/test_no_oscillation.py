@@ -99,13 +99,13 @@ class Plane:
         return None
 
     def _evaluate(self, query: Query, name: str, group: tuple[str, ...], now_s: float) -> Evaluation | None:
-        evaluator = self.evaluators.setdefault(name, Evaluator(name, POLICY, "sbon", 4, random.Random(name)))
+        evaluator = self.evaluators.setdefault(name, Evaluator(POLICY, "sbon", 4, random.Random(name)))
         live = {(name, end): self.rtt_ms(name, end) for end in set(query.placement.values()) - {name}}
         own_load = self.load[name] * query.load * len(group) / max(query.load * len(group), self._own(name), 1e-9)
         situation = Situation(query.links, dict(query.placement), group, {}, 1e6, now_s - query.moved_at_s, own_load)
         shown = self.hosts()
         own = next(one for one in shown if one.node_id == name)
-        course, answer = evaluator.evaluate(situation, own, view_of(shown, live), now_s), None
+        course, answer = evaluator.evaluate(situation, [own], view_of(shown, live), now_s), None
         while True:
             try:
                 answer = self._answer(course.send(answer))
