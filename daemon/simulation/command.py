@@ -39,6 +39,7 @@ EXAMPLES = """\
 examples:
   sbon simulate overlay --nodes 100 --minutes 5                     a small one over 44 cloud regions
   sbon simulate overlay --rtt rtt.npz --minutes 30 --seed 7 --json  the sites of a matrix of your own
+  sbon simulate overlay --nodes 1000 --arrivals 7.5 --minutes 15    nodes come one after the other, not all at once
   sbon simulate overlay --nodes 1000 --minutes 10 --crashes 100     how long a death goes unseen
   sbon simulate faults --seeds 1..100 --nodes 30..60                everything that can go wrong
   sbon simulate ownership --seeds 1..100                            moves, crashes and splits: nothing lost
@@ -73,6 +74,13 @@ def make_parser() -> argparse.ArgumentParser:
     _add_common(overlay)
     overlay.add_argument("--nodes", type=_whole, metavar="N", help="how many (default: one for each site)")
     overlay.add_argument("--minutes", type=_positive, metavar="M", default=10.0, help="virtual ones (default: 10)")
+    overlay.add_argument(
+        "--arrivals",
+        type=_positive,
+        metavar="M",
+        default=0.0,
+        help="nodes come within the first M minutes, the more the more there are (default: all in ten seconds)",
+    )
     overlay.add_argument("--seed", type=_natural, metavar="S", default=1, help="all is drawn from it (default: 1)")
     overlay.add_argument("--loss", type=_share, metavar="P", default=0.0, help="of all datagrams (0 to 1)")
     overlay.add_argument(
@@ -93,6 +101,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="what the liars do; worst: one run for each, and the worst is shown beside all medians (default)",
     )
     overlay.add_argument("--searches", type=_natural, metavar="K", default=200, help="of each kind, at the end")
+    overlay.add_argument(
+        "--searches-per-minute", type=_natural, metavar="K", default=0, help="of each kind, each minute (default: 0)"
+    )
     overlay.add_argument("--play", action="store_true", help="play the slices of the matrix in order")
     overlay.set_defaults(action=simulate_overlay)
     faults = subparsers.add_parser("faults", help="a mix of faults for each of many seeds", allow_abbrev=False)
@@ -220,6 +231,8 @@ def _config(settings: Sequence[str]) -> OverlayConfig:
 
 
 def simulate_overlay(arguments: argparse.Namespace) -> int:
+    if arguments.arrivals >= arguments.minutes:
+        raise SbonError(f"--arrivals {arguments.arrivals:g}: fewer than --minutes {arguments.minutes:g}")
     slices = load(arguments.rtt)
     share, loss = arguments.asymmetric_loss
     scenario = Scenario(
@@ -236,7 +249,9 @@ def simulate_overlay(arguments: argparse.Namespace) -> int:
         churn_per_minute=arguments.churn_per_minute,
         crashes=arguments.crashes,
         searches=arguments.searches,
+        searches_per_minute=arguments.searches_per_minute,
         play=arguments.play,
+        arrival_minutes=arguments.arrivals,
     )
     _say_seed(f"seed {scenario.seed}", arguments)
     with progress("simulating") as shown:

@@ -53,10 +53,12 @@ class OverlayReport(msgspec.Struct, frozen=True):
     minutes_to_converge: float | None
     knn: SearchFigures | None
     usage_search: SearchFigures | None
+    recall_by_minute: dict[str, tuple[float | None, ...]]
     detection_s: Delay | None
     false_removals: int
     removals: tuple[str, ...]
     bytes_per_node_per_s: Mean | None
+    bytes_per_node_per_s_by_minute: tuple[float, ...]
     messages_per_node_per_s: float | None
     bytes_per_node_per_s_by_kind: dict[str, float]
     messages_per_node_per_s_by_kind: dict[str, float]

@@ -154,6 +154,7 @@ class Traffic:
         self.messages_per_s: list[float] = []
         self.by_kind: Counter[str] = Counter()
         self._counted = 0
+        self._bytes_before = 0
 
     @property
     def running(self) -> bool:
@@ -176,6 +177,14 @@ class Traffic:
                 self.by_kind.update(population.node(endpoint).counters)
                 self.by_kind.subtract(self._counters[endpoint])
                 self._counted += 1
+
+    def last_minute(self) -> float:
+        """To be called each minute: mean bytes per live node and second since the last call."""
+        world = self._population.world
+        bytes_now = sum(self._counts(endpoint)[0] for endpoint in range(len(world.nodes)))
+        mean = (bytes_now - self._bytes_before) / 60.0 / max(1, len(self._population.live()))
+        self._bytes_before = bytes_now
+        return round(mean, 1)
 
     @property
     def duration_s(self) -> float:

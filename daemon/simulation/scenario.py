@@ -24,15 +24,15 @@ from daemon.simulation.measures import (
 )
 from daemon.simulation.population import Population
 from daemon.simulation.progress import Progress
-from daemon.simulation.searches import Searches
+from daemon.simulation.searches import KINDS, Searches
 from overlay.config import OverlayConfig
 from overlay.node import Overlay
 
-#: All nodes are started within this time, each by way of one that is there already.
+#: All nodes are started within this time, unless arrivals are asked for; each by way of some that are there already.
 START_S = 10.0
-#: Traffic at rest is measured from here on, or from a third of a shorter run.
+#: Traffic at rest is measured from here on after the arrivals, or from a third of a shorter run.
 AT_REST_AFTER_S = 300.0
-#: Replacing begins here: it is a living overlay that is to stand it.
+#: Replacing begins so long after the arrivals: it is a living overlay that is to stand it.
 CHURN_AFTER_S = 60.0
 #: A crash needs this long to be seen by everybody: none is made later than this before the end.
 LAST_CRASH_BEFORE_END_S = 30.0
@@ -59,7 +59,10 @@ class Scenario:
     liars: float = 0.0
     attack: str | None = None
     searches: int = 0
+    searches_per_minute: int = 0
     play: bool = False
+    #: Nodes come within so many minutes, twice as many in each equal part of them; 0: all within :data:`START_S`.
+    arrival_minutes: float = 0.0
 
 
 class Run:
@@ -79,6 +82,9 @@ class Run:
         self.traffic = Traffic(self.population)
         self.searches = Searches(self.population, 0)
         self.medians: list[float] = []
+        self.bytes_by_minute: list[float] = []
+        #: Asked at the end of each minute but the last, answered soon after.
+        self.searches_by_minute: list[Searches] = []
         self._end_s = scenario.minutes * 60.0
         self._cpu_s = 0.0
         self._finished = False
@@ -109,16 +115,24 @@ class Run:
         if scenario.attack is not None:
             self._corrupt(round(scenario.liars * scenario.nodes))
         for endpoint in everyone:
-            world.call_at(START_S * endpoint / scenario.nodes, self._starter(endpoint))
-        world.call_at(min(AT_REST_AFTER_S, self._end_s / 3.0), self.traffic.begin)
+            world.call_at(self._arrival_s(endpoint), self._starter(endpoint))
+        arrived_s = 60.0 * scenario.arrival_minutes
+        world.call_at(arrived_s + min(AT_REST_AFTER_S, (self._end_s - arrived_s) / 3.0), self.traffic.begin)
         if scenario.churn_per_minute > 0.0:
-            self._churn_later(CHURN_AFTER_S)
-        first = max(START_S + 60.0, self._end_s / 4.0)
+            self._churn_later(arrived_s + CHURN_AFTER_S)
+        first = arrived_s + max(START_S + 60.0, (self._end_s - arrived_s) / 4.0)
         last = self._end_s - LAST_CRASH_BEFORE_END_S
         for number in range(scenario.crashes):
             world.call_at(first + (last - first) * (number + 0.5) / scenario.crashes, self._crash_one)
         for index in range(1, world.network.slices):
             world.call_at(self._end_s * index / world.network.slices, self._slice_shower(index))
+
+    def _arrival_s(self, index: int) -> float:
+        """When the node of that number comes. Arrivals that are asked for are in proportion to how many are there."""
+        nodes = self.scenario.nodes
+        if not self.scenario.arrival_minutes:
+            return START_S * index / nodes
+        return 60.0 * self.scenario.arrival_minutes * math.log(1 + index) / math.log(nodes)
 
     def _corrupt(self, liars: int) -> None:
         """The first node of all is honest, so that there is an overlay to join."""
@@ -171,8 +185,24 @@ class Run:
         if second % 60 == 0:
             figures = spread(relative_errors(self.population, MINUTE_PAIRS))
             self.medians.append(figures.median if figures else math.nan)
-        state = f"{len(self.population.live())} nodes, error {100.0 * self.medians[-1]:.1f} %" if self.medians else ""
-        self._progress.show(now, self._end_s, state)
+            self.bytes_by_minute.append(self.traffic.last_minute())
+            self._search_at_minute(second // 60)
+        self._progress.show(now, self._end_s, self._state())
+
+    def _search_at_minute(self, minute: int) -> None:
+        if self.scenario.searches_per_minute and self.world.now < self._end_s:
+            searches = Searches(self.population, self.scenario.searches_per_minute, f"/{minute}")
+            self.searches_by_minute.append(searches)
+            searches.begin()
+
+    def _state(self) -> str:
+        """For who waits for the end."""
+        if not self.medians:
+            return ""
+        state = f"{len(self.population.live())} nodes, error {100.0 * self.medians[-1]:.1f} %"
+        state += f", {self.bytes_by_minute[-1]:.0f} bytes per node and s"
+        done = [searches for searches in self.searches_by_minute if searches.done]
+        return f"{state}, recall {' '.join(str(done[-1].recall(kind)) for kind in KINDS)}" if done else state
 
     # --- the result
 
@@ -191,10 +221,15 @@ class Run:
             minutes_to_converge=minutes_to_converge(self.medians),
             knn=self.searches.figures("nearest"),
             usage_search=self.searches.figures("usage"),
+            recall_by_minute={
+                kind: tuple(searches.recall(kind) for searches in self.searches_by_minute if searches.done)
+                for kind in KINDS
+            },
             detection_s=self.deaths.result(),
             false_removals=self.checkers.false_removals,
             removals=tuple(self.checkers.removals),
             bytes_per_node_per_s=traffic.bytes_figures(),
+            bytes_per_node_per_s_by_minute=tuple(self.bytes_by_minute),
             messages_per_node_per_s=traffic.messages_mean(),
             bytes_per_node_per_s_by_kind=traffic.per_node_and_s("sent_bytes."),
             messages_per_node_per_s_by_kind=traffic.per_node_and_s("sent."),

@@ -1,4 +1,4 @@
-"""Searches at the end of a run, inside the running overlay, against brute force over the same coordinates.
+"""Searches inside the running overlay, against brute force over the same coordinates.
 
 What was found counts by what it costs when the search ends, by the coordinates that the live nodes advertise then; one
 that has died meanwhile is a miss. Searches start at random live nodes, some at a time, while the world goes on.
@@ -47,11 +47,11 @@ class _Answer:
 
 
 class Searches:
-    """``count`` searches of each kind; :meth:`figures` once :attr:`done`."""
+    """``count`` searches of each kind; :meth:`figures` once :attr:`done`. ``name`` tells several in one run apart."""
 
-    def __init__(self, population: Population, count: int) -> None:
+    def __init__(self, population: Population, count: int, name: str = "") -> None:
         self._population = population
-        self._rng = random.Random(f"{population.seed}/searches")
+        self._rng = random.Random(f"{population.seed}/searches{name}")
         self._to_start = [kind for _ in range(count) for kind in KINDS]
         self._asked: dict[tuple[int, int], _Asked] = {}
         self._answers: dict[str, list[_Answer]] = {kind: [] for kind in KINDS}
@@ -141,6 +141,11 @@ class Searches:
             elif population.world.now - asked.started_at > PATIENCE_S:
                 del self._asked[key]
                 self._unfinished[asked.kind] += 1
+
+    def recall(self, kind: str) -> float | None:
+        """recall@10; None if nobody answered."""
+        figures = self.figures(kind)
+        return figures.recall_at_10 if figures else None
 
     def figures(self, kind: str) -> SearchFigures | None:
         answers, unfinished = self._answers[kind], self._unfinished[kind]
