@@ -221,6 +221,7 @@ class Engine:
             self._settings.name,
             self._settings.scratch,
             master=self._settings.master,
+            bind_host=self._settings.bind_host,
             memory_mb=self._settings.memory_mb,
             settings=self._settings.spark,
         )

@@ -1,4 +1,4 @@
-"""The engine's Spark session: small, on loopback, and with the settings that fragments rely on."""
+"""The engine's Spark session: small, here unless told otherwise, and with the settings that fragments rely on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from sbon.errors import ConfigurationError
+from spark_bridge.executors import check_executors, is_local
 from spark_bridge.java_runtime import prepare_java
 
 #: Settings that the meaning of results depends on; the reference job that checks results uses them too.
@@ -46,13 +47,15 @@ def start_session(
     scratch: Path,
     *,
     master: str = "local[2]",
+    bind_host: str = "127.0.0.1",
     memory_mb: int = 512,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark in this process with its files under ``scratch``.
 
+    With a ``master`` beyond this process its executors reach us at ``bind_host``, and are checked to share ``scratch``.
     ``settings`` are the user's and come last (Java options are added to ours), but cannot change what results mean:
-    ConfigurationError. UnavailableError when there is no usable Java.
+    ConfigurationError. UnavailableError when there is no usable Java, or the cluster gives no executors.
     """
     chosen = dict(settings or {})
     if fixed := sorted(SEMANTICS.keys() & chosen.keys()):
@@ -61,14 +64,15 @@ def start_session(
     prepare_java(scratch)
     # Python workers must be this Python: the one on the path may lack pyarrow, or be another version.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    host = "127.0.0.1" if is_local(master) else bind_host
+    os.environ.setdefault("SPARK_LOCAL_IP", host)
     builder = SparkSession.builder.appName(f"sbon-{name}").master(master)
     java_options = f"{_JAVA_OPTIONS} -Djava.io.tmpdir={scratch} {chosen.pop(_EXTRA_JAVA_OPTIONS, '')}".rstrip()
     for key, value in {
         **SEMANTICS,
         **_FRUGALITY,
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": host,
+        "spark.driver.host": host,
         "spark.driver.memory": f"{memory_mb}m",
         _EXTRA_JAVA_OPTIONS: java_options,
         "spark.local.dir": str(scratch),
@@ -76,4 +80,7 @@ def start_session(
         **chosen,
     }.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if not is_local(master):
+        check_executors(spark, master, scratch)
+    return spark

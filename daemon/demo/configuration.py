@@ -24,7 +24,12 @@ ENGINE = {
 LOAD = 0.0
 
 
-def configuration(site: Site, scenario: Scenario, placement: Mapping[str, float] = PLACEMENT) -> str:
+def configuration(
+    site: Site,
+    scenario: Scenario,
+    placement: Mapping[str, float] = PLACEMENT,
+    engine: Mapping[str, Any] = ENGINE,
+) -> str:
     """The TOML text for ``site``."""
     others = (other for other in scenario.sites if other is not site)
     rtt_ms = {other.name: scenario.rtt_ms[site.index][other.index] for other in others}
@@ -40,7 +45,7 @@ def configuration(site: Site, scenario: Scenario, placement: Mapping[str, float]
         ("[node]", node),
         ("[overlay]", OVERLAY),
         ("[placement]", placement),
-        ("[engine]", ENGINE),
+        ("[engine]", engine),
         ("[emulation]", {"rtt_ms": rtt_ms}),
         *(("[[stream]]", msgspec.to_builtins(stream)) for stream in site.streams),
         *(("[[sink]]", msgspec.to_builtins(sink)) for sink in site.sinks),

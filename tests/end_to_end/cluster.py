@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -28,7 +29,7 @@ from daemon.control.messages import (
     SubmitReply,
 )
 from daemon.demo.asking import ask
-from daemon.demo.configuration import configuration
+from daemon.demo.configuration import ENGINE, configuration
 from daemon.demo.processes import DaemonProcess, stop_all, tail
 from daemon.demo.scenario import Scenario, Site, free_ports
 from sbon.errors import SbonError
@@ -133,13 +134,19 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running_cluster(scenario: Scenario) -> AsyncIterator[Cluster]:
-    """Daemons that have joined and measured each other. All are ended at the end; logs are printed on failure."""
+async def running_cluster(
+    scenario: Scenario, engines: Mapping[str, Mapping[str, Any]] | None = None
+) -> AsyncIterator[Cluster]:
+    """Daemons that have joined and measured each other. All are ended at the end; logs are printed on failure.
+
+    ``engines``: further settings of ``[engine]`` by the name of the site.
+    """
     cluster = Cluster(scenario)
     try:
         for site in scenario.sites:
             site.folder.mkdir(parents=True)
-            site.config_file.write_text(configuration(site, scenario, STAY), encoding="utf-8")
+            engine = {**ENGINE, **(engines or {}).get(site.name, {})}
+            site.config_file.write_text(configuration(site, scenario, STAY, engine), encoding="utf-8")
             await cluster.start(site.name)
         with trio.fail_after(_START_TIMEOUT_S):
             await cluster._form_overlay()
