@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -37,10 +38,28 @@ def check_executors(spark: SparkSession, master: str, folder: Path) -> None:
 
     Raises UnavailableError if the cluster gives none in time, ConfigurationError if one has another folder there.
     """
-    context = spark.sparkContext
-    probes = _PROBES_PER_CORE * context.defaultParallelism
-    names = [f"{uuid.uuid4().hex}.probe" for _ in range(probes)]
-    path = str(folder)
+    try:
+        written = _write_on_executors(spark.sparkContext, str(folder))
+    except (PySparkException, Py4JError) as error:
+        _log.warning("the tasks for executors failed", exc_info=True)
+        raise UnavailableError(
+            f"{master} runs no Python tasks, or not within {_EXECUTORS_WITHIN_S:g} s: see whether its workers are up, "
+            "with cores and memory to spare, and have the same Python; the engine's log has more"
+        ) from error
+    for name, host, reason in written:
+        if reason is None and not (folder / name).exists():
+            reason = "what it wrote does not appear on the engine's host"
+        if reason is not None:
+            raise ConfigurationError(
+                f"an executor on {host} does not share {folder} ({reason}): with master {master!r}, node.state_dir "
+                "must be on a file system that all workers mount under the same path, and may write to"
+            )
+    for name, _, _ in written:
+        (folder / name).unlink()
+
+
+def _write_on_executors(context: SparkContext, folder: str) -> list[tuple[str, str, str | None]]:
+    """Many small files, written by all executors: name, host, and what went wrong."""
 
     # Nested, so that Spark sends its code: sbon may not be installed where the executor is.
     def write(names: Iterable[str]) -> Iterable[tuple[str, str, str | None]]:
@@ -51,32 +70,17 @@ def check_executors(spark: SparkSession, master: str, folder: Path) -> None:
         for name in names:
             time.sleep(0.05)  # so that no executor gets through all of them before the others have begun
             try:
-                (Path(path) / name).touch(exist_ok=False)
+                (Path(folder) / name).touch(exist_ok=False)
                 yield name, socket.gethostname(), None
             except OSError as error:
                 yield name, socket.gethostname(), error.strerror
 
-    group = f"probe of {path}"
+    group = f"probe of {folder}"
     context.setJobGroup(group, "do all executors see the engine's folder?", interruptOnCancel=True)
     timer = threading.Timer(_EXECUTORS_WITHIN_S, context.cancelJobGroup, (group,))
     timer.start()
+    names = [f"{uuid.uuid4().hex}.probe" for _ in range(_PROBES_PER_CORE * context.defaultParallelism)]
     try:
-        written = context.parallelize(names, probes).mapPartitions(write).collect()
-    except (PySparkException, Py4JError) as error:
-        _log.warning("the tasks for executors failed", exc_info=True)
-        raise UnavailableError(
-            f"{master} runs no Python tasks, or not within {_EXECUTORS_WITHIN_S:g} s: see whether its workers are up, "
-            "with cores and memory to spare, and have the same Python; the engine's log has more"
-        ) from error
+        return context.parallelize(names, len(names)).mapPartitions(write).collect()
     finally:
         timer.cancel()
-    for name, host, reason in written:
-        if reason is None and not (folder / name).exists():
-            reason = "what it wrote does not appear on the engine's host"
-        if reason is not None:
-            raise ConfigurationError(
-                f"an executor on {host} does not share {folder} ({reason}): with master {master!r}, node.state_dir "
-                "must be on a file system that all workers mount under the same path, and may write to"
-            )
-    for name in names:
-        (folder / name).unlink()
