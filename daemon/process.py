@@ -171,6 +171,7 @@ class Daemon:
             trust=self.trust_service.describe(),
             cluster=None if self.trust.authority_key is None else self.trust.cluster_id.hex()[:16],
             certificate_expires_s=self.trust_service.certificate_expires_s(),
+            operators_cpu_cores=self.query_service.cpu_cores(),
         )
 
     def _counters(self) -> dict[str, int]:

@@ -181,13 +181,18 @@ class PortStatus(msgspec.Struct, frozen=True):
 
 
 class FragmentStatus(_Message, frozen=True):
-    """How one fragment does. Rates are smoothed over some ten seconds; ``selectivity`` is bytes out per byte in."""
+    """How one fragment does. Rates are smoothed over some ten seconds; ``selectivity`` is bytes out per byte in.
+
+    ``stream_rows_per_s``: what a source reads, before its filters, None while that is not known, and of all others.
+    ``cpu_cores``: processor seconds per second, None until it has run long enough to tell.
+    """
 
     fragment_id: str
     generation: int
     state: FragmentState
     ports: tuple[PortStatus, ...] = ()
     output_rate_bytes_per_s: float = 0.0
+    output_rate_rows_per_s: float = 0.0
     output_rows: int = 0
     late_rows: int = 0
     batch_id: int = -1
@@ -195,6 +200,8 @@ class FragmentStatus(_Message, frozen=True):
     selectivity: float | None = None
     state_bytes: int = 0
     error: str | None = None
+    stream_rows_per_s: float | None = None
+    cpu_cores: float | None = None
 
 
 class LinkLost(_Message, frozen=True):

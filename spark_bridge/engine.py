@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,7 @@ from sbon.frames import FrameReader, frame
 from spark_bridge.flight_links import LinkServer, Served
 from spark_bridge.folder_size import folder_bytes
 from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings, one_line
+from spark_bridge.processor_time import ProcessorTime, spent_by_tree_s
 from spark_bridge.rehearsal import rehearse
 from spark_bridge.replay_source import register_replay_source
 from spark_bridge.session import start_session
@@ -231,12 +233,17 @@ class Engine:
         self._fragments = fragments
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         self._send(self._hello(spark, server.address))
+        processor_time = ProcessorTime(spent_by_tree_s(os.getpid()))
         while True:
             self._due.wait(_STATUS_PERIOD_S)
             self._due.clear()
             if self._ending.is_set():
                 break
-            for runner in fragments.running():
+            running = fragments.running()
+            meters = [runner.meters for runner in running]
+            if processor_time.is_due(meters):
+                processor_time.divide(meters, spent_by_tree_s(os.getpid()), time.monotonic())
+            for runner in running:
                 runner.rest_if_finished()
                 self._send(runner.status())
         fragments.stop_all()

@@ -46,7 +46,7 @@ from spark_bridge.port_source import port_view
 from spark_bridge.replay_source import REPLAY_FORMAT
 from spark_bridge.sinks import SinkWriter, open_sink
 from spark_bridge.snapshots import Snapshot
-from spark_bridge.statistics import RateMeter
+from spark_bridge.statistics import FragmentMeters
 
 #: Formats that need to be told the schema; the others know their own, and are cast to what was declared.
 _SCHEMA_FORMATS = frozenset({REPLAY_FORMAT, "csv", "json", "parquet", "orc", "text", "xml", "avro"})
@@ -112,12 +112,10 @@ class FragmentRunner:
         self._log_fault: str | None = None
         #: Why it waits in the middle of a batch, if it does.
         self._paused: str | None = None
-        self._late_rows = 0
         self._batch_id = -1
         self._state_size = FolderSize(self._folder)
         self._arrivals = Arrivals(max(settings.trigger_ms, self.spec.output_interval_ms) / 1000.0)
-        now = time.monotonic()
-        self._bytes_out, self._rows_out = RateMeter(now), RateMeter(now)
+        self.meters = FragmentMeters(time.monotonic())
         self._lock = FolderLock(spark, self._folder)
         try:
             self._check_folder()
@@ -230,14 +228,14 @@ class FragmentRunner:
 
     def status(self) -> FragmentStatus:
         """A snapshot for the daemon."""
-        now = time.monotonic()
+        now, meters = time.monotonic(), self.meters
         ports = tuple(
             PortStatus(
                 port,
                 producer,
                 puller.bytes_in.per_s(now),
                 puller.rows_in.per_s(now),
-                puller.rows_in.total,
+                int(puller.rows_in.total),
                 puller.settled(now),
             )
             for (port, producer), puller in list(self._pullers.items())
@@ -249,12 +247,15 @@ class FragmentRunner:
             generation=self.generation,
             state=state,
             ports=ports,
-            output_rate_bytes_per_s=self._bytes_out.per_s(now),
-            output_rows=self._rows_out.total,
-            late_rows=self._late_rows,
+            output_rate_bytes_per_s=meters.bytes_out.per_s(now),
+            output_rate_rows_per_s=meters.rows_out.per_s(now),
+            output_rows=int(meters.rows_out.total),
+            stream_rows_per_s=meters.stream_rows.settled_per_s(now),
+            cpu_cores=meters.processor_s.settled_per_s(now),
+            late_rows=meters.late_rows,
             batch_id=self._batch_id,
             watermark_ms=self._log.last.watermark_ms if self._log.last else None,
-            selectivity=self._bytes_out.total / bytes_in if bytes_in else None,
+            selectivity=meters.bytes_out.total / bytes_in if bytes_in else None,
             state_bytes=self._state_size.after(self._batch_id, now),
             error=error,
         )
@@ -359,6 +360,7 @@ class FragmentRunner:
             .option("checkpointLocation", str(self._checkpoint))
             .trigger(processingTime=f"{pause_ms} milliseconds")
         )
+        self.meters = FragmentMeters(time.monotonic())
         try:
             for _ in range(_START_ATTEMPTS):
                 with _starting:
@@ -389,6 +391,7 @@ class FragmentRunner:
                 raise StoppedError
             self._arrivals.batch_begins()
             self._log.wait_for_room(self._stopping)
+            began_s = time.monotonic()
             plan = planned_batch(self._checkpoint, batch_id)
             ended = write_when_there_is_room(
                 lambda: self._put_out(rows, batch_id, plan), self._note_full, self._no_more_batches.wait
@@ -399,6 +402,7 @@ class FragmentRunner:
                 write_durably(self._ended, str(batch_id).encode())
             is_first, self._batch_id = self._batch_id < 0, batch_id
             self._outlet.batch_ended(batch_id)
+            self.meters.busy_s += time.monotonic() - began_s
             if is_first:
                 self._report_soon()
         except (LogFaultError, SbonError, OSError) as error:
@@ -414,7 +418,7 @@ class FragmentRunner:
         """Write the batch to the sink or the log; True if it is the last one."""
         if self._sink is not None:
             written = self._sink.write(rows, batch_id)
-            self._rows_out.add(written, time.monotonic())
+            self.meters.rows_out.add(written, time.monotonic())
             return self._port_watermark(plan) == END_OF_STREAM_MS
         if self.spec.kind is FragmentKind.SOURCE:
             table, watermark_ms = self._source_batch(rows, batch_id, plan)
@@ -432,8 +436,8 @@ class FragmentRunner:
             end_of_stream=ended,
         )
         now = time.monotonic()
-        self._bytes_out.add(self._log.totals[0] - before_bytes, now)
-        self._rows_out.add(self._log.totals[1] - before_rows, now)
+        self.meters.bytes_out.add(self._log.totals[0] - before_bytes, now)
+        self.meters.rows_out.add(self._log.totals[1] - before_rows, now)
         return ended
 
     def _source_batch(self, rows: DataFrame, batch_id: int, plan: BatchPlan) -> tuple[pa.Table, int | None]:
@@ -448,12 +452,15 @@ class FragmentRunner:
             late = late | (event_time < sf.timestamp_millis(sf.lit(watermark_ms)))
         rows = rows.persist()
         try:
-            newest_us, late_rows = rows.agg(sf.max(sf.unix_micros(event_time)), sf.count_if(late)).collect()[0]
+            newest_us, late_rows, read_rows = rows.agg(
+                sf.max(sf.unix_micros(event_time)), sf.count_if(late), sf.count(sf.lit(1))
+            ).collect()[0]
             rows.where(~late).createOrReplaceTempView("source")
             table = rows.sparkSession.sql(self.spec.sql).toArrow()
         finally:
             rows.unpersist()
-        self._late_rows += int(late_rows)
+        self.meters.late_rows += int(late_rows)
+        self.meters.stream_rows.add(int(read_rows), time.monotonic())
         if plan.sources_ended():
             return table, END_OF_STREAM_MS
         if newest_us is None:

@@ -241,6 +241,15 @@ VERBS = (
         ),
     ),
     Verb(
+        "links",
+        verbs.links,
+        "what flows between operators, as estimated and as measured",
+        (
+            ("sbon links", "PLACED BY says whether placement goes by what is measured yet"),
+            ("sbon links --json | jq 'max_by(.in_transit_bytes)'", "the one that costs most"),
+        ),
+    ),
+    Verb(
         "explain",
         verbs.explain,
         "why each operator of a query is where it is, and what the query shares with others",

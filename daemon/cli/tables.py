@@ -13,12 +13,16 @@ from daemon.control.messages import (
     Event,
     Explanation,
     LatencyReply,
+    LinkInfo,
+    LinksReply,
     NearestReply,
     NodesReply,
     OperatorExplanation,
+    OperatorInfo,
     OperatorsReply,
     QueriesReply,
     StatusReply,
+    StreamInfo,
     StreamsReply,
 )
 from sbon.coordinate import Coordinate
@@ -60,7 +64,7 @@ def show_status(reply: StatusReply) -> None:
         ("coordinate", _coordinate(reply.coordinate)),
         ("load", f"{reply.load:.2f}"),
         ("peers", f"{len(reply.peers)}: {', '.join(reply.peers)}" if reply.peers else "none: see `sbon join --help`"),
-        ("operators", ", ".join(reply.operators) or "none"),
+        ("operators", _operators(reply)),
         ("engine", reply.engine),
         ("trust", _trust(reply)),
         ("up for", _duration(reply.uptime_s)),
@@ -70,6 +74,12 @@ def show_status(reply: StatusReply) -> None:
     for name, value in rows:
         table.add_row(Text(name, style="bold"), value)
     console().print(table)
+
+
+def _operators(reply: StatusReply) -> str:
+    if not reply.operators:
+        return "none"
+    return f"{', '.join(reply.operators)}: {reply.operators_cpu_cores:.2f} cores"
 
 
 def _trust(reply: StatusReply) -> str:
@@ -122,7 +132,7 @@ def show_streams(reply: StreamsReply) -> None:
                 stream.name,
                 stream.kind,
                 stream.node,
-                "" if stream.rate_bytes_per_s is None else f"{_bytes(stream.rate_bytes_per_s)}/s",
+                _rate(stream),
                 stream.event_time or "",
                 _shortened(stream.schema),
                 _shortened(stream.computes or "", 200),
@@ -132,6 +142,12 @@ def show_streams(reply: StreamsReply) -> None:
         console().print(_table(columns, rows, right=("RATE",)))
     if reply.silent:
         console().print(f"no answer from {', '.join(reply.silent)}")
+
+
+def _rate(stream: StreamInfo) -> str:
+    if stream.rate_bytes_per_s is None:
+        return ""
+    return f"{_bytes(stream.rate_bytes_per_s)}/s {'measured' if stream.rate_is_measured else 'declared'}"
 
 
 def show_queries(reply: QueriesReply) -> None:
@@ -170,6 +186,8 @@ def show_operators(reply: OperatorsReply) -> None:
         "OUT/S",
         "ROWS OUT",
         "LATE",
+        "OUT/IN",
+        "CORES",
         "STATE SIZE",
     )
     rows = (
@@ -184,11 +202,47 @@ def show_operators(reply: OperatorsReply) -> None:
             _bytes(operator.output_rate_bytes_per_s),
             str(operator.output_rows),
             str(operator.late_rows),
+            _selectivity(operator),
+            "-" if operator.cpu_cores is None else f"{operator.cpu_cores:.2f}",
             _bytes(operator.state_bytes),
         )
         for operator in reply.operators
     )
     console().print(_table(columns, rows, right=("GEN", *columns[5:])))
+
+
+def _selectivity(operator: OperatorInfo) -> str:
+    """Bytes out per byte in; as estimated, in parentheses, until it is measured."""
+    if operator.selectivity is not None:
+        return f"{operator.selectivity:.2f}"
+    return "-" if operator.estimated_selectivity is None else f"({operator.estimated_selectivity:.2f})"
+
+
+def show_links(reply: LinksReply) -> None:
+    if not reply.links:
+        console().print("nothing flows: see `sbon submit --help`")
+        return
+    console().print(_links_table(reply.links))
+
+
+def _links_table(links: Iterable[LinkInfo]) -> Table:
+    columns = ("FROM", "AT", "TO", "AT", "ESTIMATED", "MEASURED", "ROWS/S", "ROUND TRIP", "IN TRANSIT", "PLACED BY")
+    rows = (
+        (
+            link.source,
+            link.source_node,
+            link.target,
+            link.target_node,
+            f"{_bytes(link.estimated_bytes_per_s)}/s",
+            "-" if link.bytes_per_s is None else f"{_bytes(link.bytes_per_s)}/s",
+            "-" if link.rows_per_s is None else f"{link.rows_per_s:.1f}",
+            _ms(link.rtt_ms),
+            _bytes(link.in_transit_bytes),
+            "measured" if link.is_measured else "estimated",
+        )
+        for link in links
+    )
+    return _table(columns, rows, right=columns[4:9])
 
 
 def show_explanation(reply: Explanation) -> None:
@@ -208,6 +262,9 @@ def show_explanation(reply: Explanation) -> None:
     for operator in reply.operators:
         out.print()
         _show_operator(out, operator)
+    if reply.links:
+        out.print()
+        out.print(_links_table(reply.links))
 
 
 def _show_operator(out: Console, operator: OperatorExplanation) -> None:

@@ -27,6 +27,7 @@ from daemon.control.messages import (
     Join,
     Latency,
     Leave,
+    Links,
     MakeToken,
     Migrate,
     Nearest,
@@ -180,6 +181,10 @@ def queries(arguments: Arguments) -> None:
 def operators(arguments: Arguments) -> None:
     reply = _ask(arguments, Operators())
     _show(arguments, reply, tables.show_operators, lambda reply: reply.operators)
+
+
+def links(arguments: Arguments) -> None:
+    _show(arguments, _ask(arguments, Links()), tables.show_links, lambda reply: reply.links)
 
 
 def explain(arguments: Arguments) -> None:

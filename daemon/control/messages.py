@@ -54,7 +54,8 @@ class Done(msgspec.Struct, frozen=True):
 class StatusReply(msgspec.Struct, frozen=True):
     """``peers`` are the names of the other members, ``operators`` the fragments that this node hosts.
 
-    ``load`` is the load average per core. ``counters`` count datagrams and requests by fate and kind. ``trust`` is
+    ``load`` is the load average per core, ``operators_cpu_cores`` what the operators here use of the processors, as far
+    as that is measured. ``counters`` count datagrams and requests by fate and kind. ``trust`` is
     "authority", "member", "open" or "closed", ``cluster`` the first half of the cluster's id in hexadecimal.
     """
 
@@ -73,6 +74,7 @@ class StatusReply(msgspec.Struct, frozen=True):
     trust: str = "open"
     cluster: str | None = None
     certificate_expires_s: float | None = None
+    operators_cpu_cores: float = 0.0
 
 
 class TokenReply(msgspec.Struct, frozen=True):
@@ -145,7 +147,10 @@ class QueriesReply(msgspec.Struct, frozen=True):
 
 
 class OperatorInfo(msgspec.Struct, frozen=True):
-    """A fragment: where it is, under which generation, and what was measured at its links."""
+    """A fragment: where it is, under which generation, and what was measured of it and at its links.
+
+    ``selectivity``: bytes out per byte in, and as it was estimated before; ``cpu_cores``: processor seconds per second.
+    """
 
     fragment_id: str
     query_id: str
@@ -162,10 +167,37 @@ class OperatorInfo(msgspec.Struct, frozen=True):
     selectivity: float | None = None
     watermark_ms: int | None = None
     error: str | None = None
+    output_rate_rows_per_s: float = 0.0
+    estimated_selectivity: float | None = None
+    cpu_cores: float | None = None
 
 
 class OperatorsReply(msgspec.Struct, frozen=True):
     operators: tuple[OperatorInfo, ...]
+
+
+class LinkInfo(msgspec.Struct, frozen=True):
+    """What flows from a fragment of ``query_id`` to another one, or to a reader of another query, between which nodes.
+
+    Rates are None until they are measured. ``is_measured``: whether placement goes by what is measured, which is once
+    all links of the query are. ``in_transit_bytes``: that rate times half the round trip.
+    """
+
+    query_id: str
+    source: str
+    source_node: str
+    target: str
+    target_node: str
+    estimated_bytes_per_s: float
+    bytes_per_s: float | None
+    rows_per_s: float | None
+    rtt_ms: float
+    is_measured: bool
+    in_transit_bytes: float
+
+
+class LinksReply(msgspec.Struct, frozen=True):
+    links: tuple[LinkInfo, ...]
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -201,8 +233,8 @@ class StreamInfo(msgspec.Struct, frozen=True):
     """Something that a query can read, or write to, and the ``node`` that has it.
 
     ``kind``: stream, sink, or derived: the output of a running fragment of ``query_id``, called after it; ``computes``
-    says of what. ``schema`` is a Spark DDL string of a stream, and the columns' names of what is derived. Rates are
-    declared for a stream, and measured for what is derived.
+    says of what. ``schema`` is a Spark DDL string of a stream, and the columns' names of what is derived. The rate of a
+    stream is declared until a query has read it.
     """
 
     name: str
@@ -213,6 +245,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
     rate_bytes_per_s: float | None = None
     query_id: str | None = None
     computes: str | None = None
+    rate_is_measured: bool = False
 
 
 class StreamsReply(msgspec.Struct, frozen=True):
@@ -246,6 +279,7 @@ class Explanation(msgspec.Struct, frozen=True):
     network_usage_at_consumer: float | None = None
     reused: tuple[Reuse, ...] = ()
     readers: tuple[Reuse, ...] = ()
+    links: tuple[LinkInfo, ...] = ()
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -360,6 +394,10 @@ class Operators(RequestFor[OperatorsReply], frozen=True):
     """The fragments of all queries, and how they do."""
 
 
+class Links(RequestFor[LinksReply], frozen=True):
+    """What flows between the fragments of all queries that run."""
+
+
 class Explain(RequestFor[Explanation], frozen=True):
     """Why each operator of ``query`` is where it is."""
 
@@ -400,6 +438,7 @@ Request = (
     | Streams
     | Queries
     | Operators
+    | Links
     | Explain
     | Migrate
     | Cancel

@@ -15,6 +15,7 @@ import trio
 
 from daemon.config import PlacementConfig
 from daemon.events import Events
+from daemon.fragments import own_costs
 from daemon.fragments.hosted_fragment import HostedFragment
 from daemon.fragments.hosting import Hosting
 from daemon.fragments.local_policy import policy_of
@@ -105,7 +106,7 @@ class LocalOptimizer:
     async def _evaluate_group(self, view: QueryView, placement: dict[str, str], group: _Group) -> Decision | None:
         settings = self._settings
         costs = self._peers.cost_view({}, settings.load_scale_ms, settings.load_scaling)
-        own = self._peers.overlay.record
+        own, here = self._peers.overlay.record, own_costs.statuses(self._hosting)
         states = {fragment.spec.fragment_id: fragment.status for fragment in view.fragments}
         situation = Situation(
             view.links,
@@ -114,9 +115,9 @@ class LocalOptimizer:
             state_bytes={operator: status.state_bytes for operator, status in states.items() if status is not None},
             remaining_lifetime_s=view.age_s if view.remaining_s is None else view.remaining_s,
             since_last_move_s=view.since_last_move_s,
-            own_load=own.load * len(group) / max(1, len(self._hosting.fragments)),
+            own_load=own.load * own_costs.share(group, here),
             demand={
-                fragment.fragment_id: fragment.record.assignment.taken
+                fragment.fragment_id: own_costs.demand(self._hosting, fragment)
                 for fragment in self._hosting.fragments
                 if fragment.fragment_id in group
             },

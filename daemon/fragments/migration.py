@@ -19,6 +19,7 @@ from pathlib import Path
 import trio
 
 from daemon.events import Events
+from daemon.fragments import own_costs
 from daemon.fragments.engine_news import START_TIMEOUT_S
 from daemon.fragments.hosted_fragment import RECORD_FILE, HostedFragment
 from daemon.fragments.hosting import Hosting
@@ -115,7 +116,8 @@ class _Move:
         state_bytes = 0
         try:
             with self._step("announce"):
-                await self._reserving.for_move(self._target, fragment.record.assignment)
+                taken = own_costs.demand(self._hosting, fragment)
+                await self._reserving.for_move(self._target, fragment.record.assignment, taken)
                 granted = await self._announce()
             with self._step("prepare"):
                 await self._peers.ask(self._target, PrepareEngine(granted.query_id, granted), Done, START_TIMEOUT_S)

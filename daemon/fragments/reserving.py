@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import trio
 
 from daemon.config import CapacityConfig
-from daemon.fragments.hosted_fragment import HostedFragment
 from daemon.peering.peers import Peers
 from daemon.peering.query_messages import Assignment, Reserve, Reserved, RoomLeft, TellRoomLeft
 from daemon.placing import MIB, Placing
@@ -44,15 +43,15 @@ class HostBook:
     def __init__(self, peers: Peers, capacity: CapacityConfig) -> None:
         self._peers = peers
         self._reservations = Reservations(resources_of(capacity))
-        #: Set by whoever runs fragments here.
-        self.fragments: Callable[[], list[HostedFragment]] = list
+        #: What the fragments here take; set by whoever runs them.
+        self.running: Callable[[], dict[str, Demand]] = dict
         peers.handle(Reserve, self._reserve)
         peers.handle(TellRoomLeft, self._tell)
 
     def admit(self, assignment: Assignment) -> None:
         """A fragment has come. Raises SbonError if there is no room for it and none was reserved."""
         lacking = self._reservations.admit(
-            assignment.query_id, assignment.fragment_id, assignment.taken, self._running(), trio.current_time()
+            assignment.query_id, assignment.fragment_id, assignment.taken, self.running(), trio.current_time()
         )
         if lacking:
             raise SbonError(self._no_room(assignment.fragment_id, lacking))
@@ -61,11 +60,8 @@ class HostBook:
         """What was reserved is about to be used."""
         self._reservations.commit(query_id, trio.current_time())
 
-    def _running(self) -> dict[str, Demand]:
-        return {fragment.fragment_id: fragment.record.assignment.taken for fragment in self.fragments()}
-
     def _room(self) -> Resources:
-        return self._reservations.room(self._running(), trio.current_time())
+        return self._reservations.room(self.running(), trio.current_time())
 
     def _no_room(self, what: str, lacking: tuple[str, ...]) -> str:
         return f"{self._peers.overlay.record.name} has no room for {what}: too little left of {', '.join(lacking)}"
@@ -75,10 +71,10 @@ class HostBook:
         if not message.taken:
             self._reservations.drop(query_id)
             return Reserved()
-        lacking = self._reservations.reserve(query_id, message.taken, self._running(), now_s)
+        lacking = self._reservations.reserve(query_id, message.taken, self.running(), now_s)
         if not lacking:
             return Reserved()
-        left = self._reservations.room(self._running(), now_s, but=query_id)
+        left = self._reservations.room(self.running(), now_s, but=query_id)
         return Reserved(self._no_room(", ".join(message.taken), lacking), left)
 
     async def _tell(self, _message: TellRoomLeft, _sender: NodeId) -> RoomLeft:
@@ -122,9 +118,9 @@ class Reserving:
                 await self.release(query_id, asked)
             raise
 
-    async def for_move(self, target: NodeId, assignment: Assignment) -> None:
+    async def for_move(self, target: NodeId, assignment: Assignment, demand: Demand) -> None:
         """Hold room for a fragment that is about to move. Raises SbonError if there is none."""
-        taken = {assignment.fragment_id: assignment.taken}
+        taken = {assignment.fragment_id: demand}
         answer = await self._peers.ask(target, Reserve(assignment.query_id, taken), Reserved)
         if answer.refusal:
             raise SbonError(answer.refusal)

@@ -121,9 +121,12 @@ class DerivedStream(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
+    """``measured``: names of those streams whose rates are not declared, but measured."""
+
     streams: tuple[StreamSpec, ...]
     sinks: tuple[SinkSpec, ...]
     derived: tuple[DerivedStream, ...] = ()
+    measured: tuple[str, ...] = ()
 
 
 class MeasureLatency(msgspec.Struct, frozen=True):
@@ -428,11 +431,29 @@ class FragmentView(msgspec.Struct, frozen=True):
     released: bool = False
 
 
+class Measured(msgspec.Struct, frozen=True):
+    """Of one link, smoothed. ``rows_per_s`` is None for a reader of another query: its keeper tells bytes only."""
+
+    bytes_per_s: float
+    rows_per_s: float | None = None
+
+
+class LinkFlow(msgspec.Struct, frozen=True):
+    """What flows from one fragment to another one, or to a cursor of another query: as estimated before the query
+    started, and as ``measured`` since, None until it is. ``rtt_ms``: between the two, measured or else predicted."""
+
+    source: str
+    target: str
+    estimated_bytes_per_s: float
+    measured: Measured | None = None
+    rtt_ms: float = 0.0
+
+
 class QueryView(msgspec.Struct, frozen=True):
-    """A query as its keeper sees it. ``links`` have the measured rates, where there are any, else the estimated ones.
+    """A query as its keeper sees it. ``flows`` are its links, and those to what others read of this query.
 
     ``reused`` are fragments of other queries that it reads, ``readers`` the cursors of others on its own;
-    ``elsewhere`` says on which nodes these are, by fragment id. ``links`` has what others read of this query, too.
+    ``elsewhere`` says on which nodes these are, by fragment id.
     ``network_usage`` and ``network_usage_at_consumer`` are bytes in transit, now, and if all unpinned operators ran at
     the consumer; None once the query has ended. ``moving`` is a fragment id.
     """
@@ -445,7 +466,7 @@ class QueryView(msgspec.Struct, frozen=True):
     age_s: float
     since_last_move_s: float
     fragments: tuple[FragmentView, ...]
-    links: tuple[Link, ...]
+    flows: tuple[LinkFlow, ...]
     choices: tuple[OperatorChoice, ...]
     moves: tuple[MoveReport, ...] = ()
     moving: str | None = None
@@ -459,6 +480,21 @@ class QueryView(msgspec.Struct, frozen=True):
     elsewhere: dict[str, str] = {}
     #: How long it goes on, None if that is not known.
     remaining_s: float | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its placement goes by measured rates: once all are.
+
+        Never by some of each: what counts is how they compare, and an estimate may be off by any factor.
+        """
+        return all(flow.measured is not None for flow in self.flows)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """With the rates that its placement goes by."""
+        if not self.is_measured:
+            return tuple(Link(flow.source, flow.target, flow.estimated_bytes_per_s) for flow in self.flows)
+        return tuple(Link(flow.source, flow.target, flow.measured.bytes_per_s) for flow in self.flows if flow.measured)
 
 
 class DescribeQuery(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import msgspec
 import trio
 
 from daemon.config import Config
@@ -19,24 +20,35 @@ from sbon.engine_messages import FragmentState
 from sbon.errors import QueryError
 from sbon.sql.catalog import Catalog
 from sbon.sql.query_plan import QueryPlan
+from sbon.streams import StreamSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """What can be named in a query now, and what runs, by fragment id, with the node that runs it.
 
-    ``twice`` are names that several nodes claim, ``silent`` who did not answer.
+    ``twice`` are names that several nodes claim, ``silent`` who did not answer, ``measured`` the streams with measured
+    rates.
     """
 
     catalog: Catalog
     derived: dict[str, tuple[DerivedStream, str]]
     twice: dict[str, str]
     silent: tuple[str, ...]
+    measured: frozenset[str] = frozenset()
 
     def described(self, name_of: Callable[[str], str]) -> tuple[StreamInfo, ...]:
         """For people: ``name_of(node_id)`` is what they call a node."""
         streams = [
-            StreamInfo(each.name, "stream", name_of(owner), each.schema, each.event_time, each.rate_bytes_per_s)
+            StreamInfo(
+                each.name,
+                "stream",
+                name_of(owner),
+                each.schema,
+                each.event_time,
+                each.rate_bytes_per_s,
+                rate_is_measured=each.name in self.measured,
+            )
             for each, owner in self.catalog.streams.values()
         ]
         sinks = [StreamInfo(each.name, "sink", name_of(owner)) for each, owner in self.catalog.sinks.values()]
@@ -50,6 +62,7 @@ class Known:
                 each.rate_bytes_per_s,
                 each.query_id,
                 each.computes.text,
+                rate_is_measured=True,
             )
             for fragment_id, (each, host) in self.derived.items()
         ]
@@ -75,6 +88,8 @@ class CatalogService:
         self._peers = peers
         self._hosting = hosting
         self._config = config
+        #: Of the streams here, by name, as far as they were read.
+        self._rows_per_s: dict[str, float] = {}
         self._notices = Notices(peers, self._topics)
         peers.handle(Describe, self._describe)
 
@@ -110,7 +125,23 @@ class CatalogService:
 
     async def _describe(self, _message: Describe, _sender: str) -> Description:
         derived = (self._derived(fragment) for fragment in self._hosting.fragments)
-        return Description(self._config.stream, self._config.sink, tuple(each for each in derived if each is not None))
+        self._measure()
+        streams = tuple(self._as_measured(stream) for stream in self._config.stream)
+        running = tuple(each for each in derived if each is not None)
+        return Description(streams, self._config.sink, running, tuple(self._rows_per_s))
+
+    def _measure(self) -> None:
+        """What the engine says of the sources here; it is remembered when nobody reads them any more."""
+        for fragment in self._hosting.fragments:
+            stream, status = fragment.record.assignment.spec.stream, self._hosting.status(fragment.fragment_id)
+            if stream is not None and status is not None and status.stream_rows_per_s is not None:
+                self._rows_per_s[stream.name] = status.stream_rows_per_s
+
+    def _as_measured(self, stream: StreamSpec) -> StreamSpec:
+        rows_per_s = self._rows_per_s.get(stream.name)
+        if rows_per_s is None:
+            return stream
+        return msgspec.structs.replace(stream, rate_bytes_per_s=rows_per_s * stream.row_bytes)
 
     def _derived(self, fragment: HostedFragment) -> DerivedStream | None:
         """What the fragment puts out, if it runs and others can read it."""
@@ -134,6 +165,7 @@ def _known(gathered: Gathered, peers: Peers) -> Known:
     owners: dict[str, str] = {}
     twice: dict[str, str] = {}
     streams, sinks, derived = {}, {}, {}
+    measured = frozenset(name for description in gathered.answers.values() for name in description.measured)
     for node_id, description in gathered.answers.items():
         streams.update({stream.name: (stream, node_id) for stream in description.streams})
         sinks.update({sink.name: (sink, node_id) for sink in description.sinks})
@@ -142,4 +174,4 @@ def _known(gathered: Gathered, peers: Peers) -> Known:
             first = owners.setdefault(name, node_id)
             if first != node_id:
                 twice[name] = f"{peers.name(first)} and {peers.name(node_id)}"
-    return Known(Catalog(streams, sinks), derived, twice, gathered.silent)
+    return Known(Catalog(streams, sinks), derived, twice, gathered.silent, measured)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from daemon.control.messages import Candidate, Explanation, OperatorExplanation, Reuse
+from daemon.control.messages import Candidate, Explanation, LinkInfo, OperatorExplanation, Reuse
 from daemon.peering.peers import Peers
 from daemon.peering.query_messages import FragmentView, QueryView
+from sbon.network_usage import link_usage
 from sbon.placement.choice import OperatorChoice
 
 
@@ -28,6 +29,30 @@ def explanation(view: QueryView, peers: Peers) -> Explanation:
             else Reuse(reader.fragment_id, reader.query_id, None)
             for cursor, reader in view.readers.items()
         ),
+        links=links(view, peers),
+    )
+
+
+def links(view: QueryView, peers: Peers) -> tuple[LinkInfo, ...]:
+    """What flows in a query that goes on; none if it has ended."""
+    if view.network_usage is None:
+        return ()
+    placement = {fragment.spec.fragment_id: fragment.node_id for fragment in view.fragments} | view.elsewhere
+    return tuple(
+        LinkInfo(
+            query_id=view.query_id,
+            source=flow.source,
+            source_node=peers.name(placement[flow.source]),
+            target=flow.target,
+            target_node=peers.name(placement[flow.target]),
+            estimated_bytes_per_s=flow.estimated_bytes_per_s,
+            bytes_per_s=None if flow.measured is None else flow.measured.bytes_per_s,
+            rows_per_s=None if flow.measured is None else flow.measured.rows_per_s,
+            rtt_ms=flow.rtt_ms,
+            is_measured=view.is_measured,
+            in_transit_bytes=link_usage(link.rate_bytes_per_s, flow.rtt_ms),
+        )
+        for flow, link in zip(view.flows, view.links, strict=True)
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -45,13 +45,12 @@ from daemon.peering.query_messages import (
 )
 from daemon.peering.query_record import QueryRecord
 from daemon.peering.requests import Done
-from daemon.peering.subscription_messages import ConsumersSet, Reading, SetConsumers
+from daemon.peering.subscription_messages import ConsumersSet, SetConsumers
 from daemon.queries import sharing
+from daemon.queries.flows import Flows
 from daemon.queries.record_keeping import RecordKeeping
 from sbon.engine_messages import FlightAddress, FragmentState
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
-from sbon.network_usage import Link, network_usage
-from sbon.placement.problem import CostView
 
 log = logging.getLogger("sbon.keeper")
 
@@ -74,11 +73,7 @@ class Keeper:
         self._events = events
         self._wall_s = wall_s
         self._reports: dict[str, FragmentReport] = {}
-        #: Rates in bytes/s that were measured on links, by (producer, consumer); kept while a link is interrupted.
-        self._rates: dict[tuple[str, str], float] = {}
-        self._rtt_ms: dict[tuple[str, str], float] = {}
-        #: What the readers of a query's fragments have said of themselves, by cursor (daemon.subscribing).
-        self.readings: Callable[[QueryRecord], Mapping[str, Reading]] = lambda _: {}
+        self.flows = Flows(peers)
         #: Called when something is released.
         self.on_release: Callable[[], None] = lambda: None
         self._nursery: trio.Nursery | None = None
@@ -221,8 +216,7 @@ class Keeper:
         await self._keeping.forget(record)
         for fragment_id in record.fragments:
             self._reports.pop(fragment_id, None)
-            for link in [link for link in self._rates if fragment_id in link]:
-                del self._rates[link]
+            self.flows.forget(fragment_id)
 
     # --- ownership
 
@@ -255,7 +249,7 @@ class Keeper:
 
     async def _report(self, message: Report, sender: str) -> Reported:
         not_yours = []
-        self._rtt_ms.update({(sender, node_id): rtt_ms for node_id, rtt_ms in message.rtt_ms.items()})
+        self.flows.note_paths(message, sender)
         for report in message.fragments:
             record = self._keeping.find(message.query_id)
             if record is None or not query_record.owns(record, sender, report.fragment_id, report.generation):
@@ -268,7 +262,7 @@ class Keeper:
     async def _take_report(self, known: QueryRecord, sender: str, report: FragmentReport) -> None:
         fragment_id, generation, status = report.fragment_id, report.generation, report.status
         self._reports[fragment_id] = report
-        self._note_rates(report)
+        self.flows.note(report)
 
         def change(record: QueryRecord) -> QueryRecord:
             if report.flight_address is not None:
@@ -406,13 +400,11 @@ class Keeper:
         now_s = self._wall_s()
         last_change_s = record.last_move_at_s or record.running_at_s or now_s
         elsewhere = {fragment_id: reused.location.node_id for fragment_id, reused in record.reused.items()}
-        elsewhere |= {cursor: reading.node_id for cursor, reading in self.readings(record).items()}
-        links = self._links(record)
-        usage, at_consumer = (None, None) if record.is_over else self._usages(record, links, elsewhere)
+        elsewhere |= {cursor: reading.node_id for cursor, reading in self.flows.readings(record).items()}
         fragments = tuple(self._fragment_view(record, fragment_id) for fragment_id in record.fragments)
         node_ids = {fragment.node_id for fragment in fragments} | set(elsewhere.values())
         hosts = (self._peers.known(node_id) for node_id in sorted(node_ids))
-        return QueryView(
+        view = QueryView(
             query_id=record.query_id,
             sql=record.sql,
             keepers=record.keepers,
@@ -421,19 +413,21 @@ class Keeper:
             age_s=max(0.0, now_s - record.submitted_at_s),
             since_last_move_s=max(0.0, now_s - last_change_s),
             fragments=fragments,
-            links=links,
+            flows=self.flows.of(record, record.placement | elsewhere),
             choices=record.choices,
             moves=record.moves,
             moving=None if record.move is None else record.move.fragment_id,
             error=record.error,
-            network_usage=usage,
-            network_usage_at_consumer=at_consumer,
             hosts=tuple(host for host in hosts if host is not None),
             reused=tuple(record.reused.values()),
             readers=record.readers,
             elsewhere=elsewhere,
             remaining_s=None if record.until_s is None else max(0.0, record.until_s - now_s),
         )
+        if record.is_over:
+            return view
+        usage, at_consumer = self.flows.usages(record, view.links, elsewhere)
+        return msgspec.structs.replace(view, network_usage=usage, network_usage_at_consumer=at_consumer)
 
     def _fragment_view(self, record: QueryRecord, fragment_id: str) -> FragmentView:
         fragment = record.fragment(fragment_id)
@@ -450,55 +444,3 @@ class Keeper:
         else:
             state = str(FragmentState.STARTING if status is None else status.state)
         return FragmentView(fragment.spec, fragment.owner, fragment.generation, state, status, fragment.released)
-
-    def _note_rates(self, report: FragmentReport) -> None:
-        measured: dict[tuple[str, str], float] = {}
-        for port in report.status.ports if report.status is not None else ():
-            if port.settled:
-                link = (port.producer, report.fragment_id)
-                measured[link] = measured.get(link, 0.0) + port.rate_bytes_per_s
-        self._rates |= measured
-
-    def _links(self, record: QueryRecord) -> tuple[Link, ...]:
-        """The links with their measured rates, or all with the estimates while one is not measured yet.
-
-        Never some of each: what counts is how they compare, and an estimate may be off by any factor. With those to
-        readers of other queries, who read what the query itself reads, at the same rate until they say otherwise.
-        """
-        links = [
-            link
-            for link in record.links
-            if link.target not in record.fragments or not record.fragments[link.target].released
-        ]
-        readings = self.readings(record)
-        estimated = {link.source: link.rate_bytes_per_s for link in record.links}
-        links += [
-            Link(record.readers[cursor].fragment_id, cursor, estimated.get(record.readers[cursor].fragment_id, 0.0))
-            for cursor in readings
-        ]
-        said = {cursor: reading.rate_bytes_per_s for cursor, reading in readings.items()}
-        rates = [said.get(link.target, self.rate(link.source, link.target)) for link in links]
-        if any(rate is None for rate in rates):
-            return tuple(links)
-        return tuple(
-            msgspec.structs.replace(link, rate_bytes_per_s=rate) for link, rate in zip(links, rates, strict=True)
-        )
-
-    def rate(self, producer: str, consumer: str) -> float | None:
-        """Bytes/s on a link, None while it is not measured here."""
-        return self._rates.get((producer, consumer))
-
-    def _usages(
-        self, record: QueryRecord, links: tuple[Link, ...], elsewhere: Mapping[str, str]
-    ) -> tuple[float, float]:
-        view = self.cost_view()
-        placement = record.placement | dict(elsewhere)
-        at_consumer = dict(elsewhere) | {
-            fragment_id: fragment.owner if fragment.spec.pinned else record.consumer
-            for fragment_id, fragment in record.fragments.items()
-        }
-        return network_usage(links, placement, view.rtt_ms), network_usage(links, at_consumer, view.rtt_ms)
-
-    def cost_view(self) -> CostView:
-        """Paths as this node and the hosts of its queries have measured them."""
-        return self._peers.cost_view(self._rtt_ms)

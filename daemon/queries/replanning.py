@@ -100,7 +100,7 @@ class Replanning:
         if view.status is QueryStatus.DEPLOYING or view.moving is not None or rests or not spread or not known:
             return None, False
         costs = replace(
-            self._keeper.cost_view(),
+            self._keeper.flows.cost_view(),
             load_scale_ms=self._settings.load_scale_ms,
             load_scaling=self._settings.load_scaling,
         )

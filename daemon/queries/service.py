@@ -16,6 +16,8 @@ from daemon.control.messages import (
     Done,
     Explain,
     Explanation,
+    Links,
+    LinksReply,
     Migrate,
     OperatorInfo,
     Operators,
@@ -30,6 +32,7 @@ from daemon.control.messages import (
 )
 from daemon.control.server import Control
 from daemon.events import Events
+from daemon.fragments import own_costs
 from daemon.fragments.engine_supervisor import ENGINE_COMMAND, EngineSupervisor
 from daemon.fragments.hosted_fragment import FragmentStore
 from daemon.fragments.hosting import Hosting
@@ -56,7 +59,7 @@ from daemon.placing import Placing
 from daemon.queries import lifetimes
 from daemon.queries.catalog import CatalogService
 from daemon.queries.deployment import Deployment
-from daemon.queries.explaining import explanation
+from daemon.queries.explaining import explanation, links
 from daemon.queries.failover import Failover
 from daemon.queries.fellow_keepers import FellowKeepers
 from daemon.queries.join_planning import JoinPlanning
@@ -100,7 +103,7 @@ class QueryService:
         replicas = ReplicaStore(state_dir / "replicas")
         book = HostBook(self._peers, config.capacity)
         self.hosting = Hosting(self._peers, self.supervisor, events, state_dir / "fragments", leasing, replicas, book)
-        book.fragments = lambda: self.hosting.fragments
+        book.running = lambda: own_costs.demands(self.hosting)
         parcels = Parcels(self._peers, state_dir / "parcels")
         self._replicating = Replicating(self._peers, self.hosting, replicas, events, parcels, config.failover.replicas)
         self._keeping = RecordKeeping(self._peers, state_dir / "queries", config.failover.lease_s)
@@ -125,6 +128,7 @@ class QueryService:
         control.handle(Streams, self._streams)
         control.handle(Queries, self._queries)
         control.handle(Operators, self._operators)
+        control.handle(Links, self._links)
         control.handle(Explain, self._explain)
         control.handle(Migrate, self._migrate)
         control.handle(Cancel, self._cancel)
@@ -153,6 +157,10 @@ class QueryService:
     def hosted(self) -> tuple[str, ...]:
         """Ids of the fragments on this node."""
         return tuple(fragment.fragment_id for fragment in self.hosting.fragments)
+
+    def cpu_cores(self) -> float:
+        """What they use of the processors, as far as that is measured."""
+        return sum(status.cpu_cores or 0.0 for status in own_costs.statuses(self.hosting).values() if status)
 
     # --- verbs
 
@@ -216,6 +224,10 @@ class QueryService:
             )
         )
 
+    async def _links(self, _request: Links) -> LinksReply:
+        views = await self.views()
+        return LinksReply(tuple(link for view in views for link in links(view, self._peers)))
+
     async def _explain(self, request: Explain) -> Explanation:
         return explanation(await self.view(request.query), self._peers)
 
@@ -259,6 +271,7 @@ class QueryService:
             node=self._peers.name(fragment.node_id),
             generation=fragment.generation,
             state=fragment.state,
+            estimated_selectivity=spec.selectivity,
         )
         if status is None:
             return info
@@ -273,9 +286,12 @@ class QueryService:
             input_rate_rows_per_s=sum(port.rate_rows_per_s for port in status.ports),
             output_rate_bytes_per_s=status.output_rate_bytes_per_s,
             output_rows=status.output_rows,
+            output_rate_rows_per_s=status.output_rate_rows_per_s,
             late_rows=status.late_rows,
             state_bytes=status.state_bytes,
             selectivity=status.selectivity,
+            estimated_selectivity=info.estimated_selectivity,
+            cpu_cores=status.cpu_cores,
             watermark_ms=status.watermark_ms,
             error=status.error,
         )

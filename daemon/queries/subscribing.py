@@ -77,7 +77,7 @@ class Subscriptions:
         self._readings: dict[str, Reading] = {}
         self._dropped: set[tuple[str, str]] = set()
         self._due = trio.Event()
-        keeper.readings = self._of_readers
+        keeper.flows.readings = self._of_readers
         keeper.on_release = self._look_soon
         peers.handle(Subscribe, self._subscribe)
         peers.handle(Unsubscribe, self._unsubscribe)
@@ -212,7 +212,7 @@ class Subscriptions:
         readings = {}
         for cursor in cursors:
             consumer = cursor.partition(":")[0]
-            rate = self._keeper.rate(reused.fragment_id, consumer)
+            rate = self._keeper.flows.rate(reused.fragment_id, consumer)
             readings[cursor] = Reading(record.fragment(consumer).owner, rate)
         message = RenewSubscriptions(reused.query_id, readings)
         gathered = await self._peers.gather(message, SubscriptionsRenewed, reused.keepers, ASK_TIMEOUT_S)

@@ -7,6 +7,8 @@ see from the files whether anything ever ran twice. Run as ``python fake_engine.
 What it does is steered by a file ``<scratch>/../fake.json``: {"die": "words"} ends it at the start with status 2,
 {"refuse": "fragment id"} refuses to instantiate that one, {"finish": true} reports all fragments as finished,
 {"fail": "kind"} reports fragments of that kind as failed, {"fail_once": "kind"} until they are instantiated again.
+Every link carries 1000 bytes and 10 rows a second, which is measured unless its producer's id ends with {"unmeasured":
+"-source2"}; {"stream_rows_per_s": 70.0} is what sources read, {"cpu_cores": {"kind": 0.5}} what fragments use.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from sbon.engine_messages import (
     SetReaders,
     SnapshotTaken,
 )
-from sbon.fragment import Start
+from sbon.fragment import FragmentKind, Start
 from sbon.frames import FrameReader, frame
 
 PERIOD_S = 0.02
@@ -158,13 +160,22 @@ class FakeEngine:
         if steering.get("finish"):
             state = FragmentState.FINISHED
         kind = fragment.command.spec.kind
+        unmeasured = steering.get("unmeasured", " ")
         if steering.get("fail") == kind or (steering.get("fail_once") == kind and not fragment.again):
             state, error = FragmentState.FAILED, "the fake one failed"
         return FragmentStatus(
             fragment_id,
             fragment.command.generation,
             state,
-            ports=tuple(PortStatus(port, producer, 1000.0, 10.0, 10) for port, producer in fragment.connected),
+            ports=tuple(
+                PortStatus(port, producer, 1000.0, 10.0, 10, settled=not producer.endswith(unmeasured))
+                for port, producer in fragment.connected
+            ),
+            output_rate_bytes_per_s=1000.0,
+            output_rate_rows_per_s=10.0,
+            selectivity=0.5 if fragment.connected else None,
+            stream_rows_per_s=steering.get("stream_rows_per_s") if kind == FragmentKind.SOURCE else None,
+            cpu_cores=steering.get("cpu_cores", {}).get(kind),
             batch_id=fragment.batches,
             error=error,
         )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from daemon.cli import tables
@@ -8,6 +9,8 @@ from daemon.control.messages import (
     Event,
     Explanation,
     LatencyReply,
+    LinkInfo,
+    LinksReply,
     NodeInfo,
     NodesReply,
     OperatorExplanation,
@@ -73,6 +76,15 @@ def test_explanation(capsys: pytest.CaptureFixture[str]) -> None:
         "in part predicted",
     ):
         assert expected in text
+
+
+def test_links_say_what_placement_goes_by(capsys: pytest.CaptureFixture[str]) -> None:
+    estimated = LinkInfo("q1", "q1-source1", "a", "q1-join1", "b", 1500.0, None, None, 20.0, False, 15.0)
+    tables.show_links(LinksReply((estimated,)))
+    assert capsys.readouterr().out.split()[-9:] == ["1.5", "kB/s", "-", "-", "20.0", "ms", "15", "B", "estimated"]
+    measured = msgspec.structs.replace(estimated, bytes_per_s=7.0, rows_per_s=0.5, is_measured=True)
+    tables.show_links(LinksReply((measured,)))
+    assert capsys.readouterr().out.split()[-8:] == ["7", "B/s", "0.5", "20.0", "ms", "15", "B", "measured"]
 
 
 def test_events() -> None:

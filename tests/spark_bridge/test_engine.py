@@ -145,6 +145,10 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
             connect(first, aggregate, "in0", join.fragment_id, second, producer_generation=2)
             first.wait_for_state(sink.fragment_id, FragmentState.FINISHED)
             assert all(status.late_rows == 0 for status in first.statuses.values())
+            measured = {fragment_id: status.cpu_cores for fragment_id, status in first.statuses.items()}
+            assert all(measured[spec.fragment_id] for spec in (a, b, aggregate, sink)), measured
+            assert first.statuses[a.fragment_id].stream_rows_per_s
+            assert first.statuses[aggregate.fragment_id].stream_rows_per_s is None
     assert difference(results(tmp_path), expected()) is None
 
 

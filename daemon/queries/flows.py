@@ -1,0 +1,90 @@
+"""What flows over the links of the queries kept here, as their hosts have measured it, and what that is in transit.
+
+Estimates start a query; within seconds what its hosts report takes their place. It is kept while a link is interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from daemon.peering.peers import Peers
+from daemon.peering.query_messages import FragmentReport, LinkFlow, Measured, Report
+from daemon.peering.query_record import QueryRecord
+from daemon.peering.subscription_messages import Reading
+from sbon.engine_messages import PortStatus
+from sbon.network_usage import Link, network_usage
+from sbon.placement.problem import CostView
+
+
+class Flows:
+    """Of all queries that this node keeps."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        #: By (producer, consumer).
+        self._measured: dict[tuple[str, str], Measured] = {}
+        self._rtt_ms: dict[tuple[str, str], float] = {}
+        #: What the readers of a query's fragments have said of themselves, by cursor (daemon.queries.subscribing).
+        self.readings: Callable[[QueryRecord], Mapping[str, Reading]] = lambda _: {}
+
+    def note_paths(self, report: Report, sender: str) -> None:
+        self._rtt_ms.update({(sender, node_id): rtt_ms for node_id, rtt_ms in report.rtt_ms.items()})
+
+    def note(self, report: FragmentReport) -> None:
+        measured: dict[tuple[str, str], list[PortStatus]] = {}
+        for port in report.status.ports if report.status is not None else ():
+            if port.settled:
+                measured.setdefault((port.producer, report.fragment_id), []).append(port)
+        for link, ports in measured.items():
+            self._measured[link] = Measured(
+                sum(port.rate_bytes_per_s for port in ports), sum(port.rate_rows_per_s for port in ports)
+            )
+
+    def forget(self, fragment_id: str) -> None:
+        for link in [link for link in self._measured if fragment_id in link]:
+            del self._measured[link]
+
+    def rate(self, producer: str, consumer: str) -> float | None:
+        """Bytes/s on a link, None while it is not measured here."""
+        known = self._measured.get((producer, consumer))
+        return None if known is None else known.bytes_per_s
+
+    def of(self, record: QueryRecord, placement: Mapping[str, str]) -> tuple[LinkFlow, ...]:
+        """The links of a query, with those to readers of other queries, whose ends are at ``placement``.
+
+        Readers read what the query itself reads.
+        """
+        ends: list[tuple[str, str, Measured | None]] = [
+            (link.source, link.target, self._measured.get((link.source, link.target)))
+            for link in record.links
+            if link.target not in record.fragments or not record.fragments[link.target].released
+        ]
+        for cursor, reading in self.readings(record).items():
+            said = reading.rate_bytes_per_s
+            ends.append((record.readers[cursor].fragment_id, cursor, None if said is None else Measured(said)))
+        estimated = {link.source: link.rate_bytes_per_s for link in record.links}
+        view = self.cost_view()
+        return tuple(
+            LinkFlow(
+                source,
+                target,
+                estimated.get(source, 0.0),
+                measured,
+                0.0 if record.is_over else view.rtt_ms(placement[source], placement[target]),
+            )
+            for source, target, measured in ends
+        )
+
+    def usages(self, record: QueryRecord, links: tuple[Link, ...], elsewhere: Mapping[str, str]) -> tuple[float, float]:
+        """Bytes in transit now, and if all unpinned operators ran at the consumer."""
+        view = self.cost_view()
+        placement = record.placement | dict(elsewhere)
+        at_consumer = dict(elsewhere) | {
+            fragment_id: fragment.owner if fragment.spec.pinned else record.consumer
+            for fragment_id, fragment in record.fragments.items()
+        }
+        return network_usage(links, placement, view.rtt_ms), network_usage(links, at_consumer, view.rtt_ms)
+
+    def cost_view(self) -> CostView:
+        """Paths as this node and the hosts of its queries have measured them."""
+        return self._peers.cost_view(self._rtt_ms)
