@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 _PERIOD_S = 5.0
 
 
 def folder_bytes(folder: Path) -> int:
-    """Size of all files under ``folder``; files that vanish meanwhile do not count."""
+    """Size of all files under ``folder``; files and folders that vanish meanwhile do not count."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
+    for parent, _, names in os.walk(folder):  # passes over folders that are gone, which Path.rglob raises for
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118
     return total
 
 

@@ -39,7 +39,7 @@ def cost_of_tree(pid: int, seconds: float) -> Cost:
     time.sleep(seconds)
     passed_s, after = time.monotonic() - began_s, _processor_s(pid)
     used_s = sum(spent_s - before.get(process, 0.0) for process, spent_s in after.items())
-    return Cost(len(after), sum(_proportional_bytes(process) for process in after), used_s / passed_s)
+    return Cost(len(after), sum(proportional_bytes(process) for process in after), used_s / passed_s)
 
 
 def processor_of_tree_s(pid: int) -> float:
@@ -55,7 +55,7 @@ def _processor_s(pid: int) -> dict[int, float]:
     return spent_s
 
 
-def _proportional_bytes(pid: int) -> int:
+def proportional_bytes(pid: int) -> int:
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
