@@ -147,11 +147,13 @@ class EngineCall(_Message, frozen=True):
 
 
 class EngineReply(_Message, frozen=True):
-    """``error`` is None, or one line for the user. ``stale`` marks a refused generation."""
+    """``error`` is None, or one line for the user. ``stale`` marks a refused generation, ``damaged`` a fragment whose
+    files are not what was written: it can run from a copy, and from these never again."""
 
     call_id: int
     error: str | None = None
     stale: bool = False
+    damaged: bool = False
     output_schema: str | None = None
     state_bytes: int = 0
     newest_batch: int = -1
@@ -185,6 +187,7 @@ class FragmentStatus(_Message, frozen=True):
 
     ``stream_rows_per_s``: what a source reads, before its filters, None while that is not known, and of all others.
     ``cpu_cores``: processor seconds per second, None until it has run long enough to tell.
+    ``damaged``: as in :class:`EngineReply`.
     """
 
     fragment_id: str
@@ -202,6 +205,7 @@ class FragmentStatus(_Message, frozen=True):
     error: str | None = None
     stream_rows_per_s: float | None = None
     cpu_cores: float | None = None
+    damaged: bool = False
 
 
 class LinkLost(_Message, frozen=True):

@@ -27,6 +27,10 @@ class StaleGenerationError(SbonError):
     """A command or a pull that carries a lower generation than the one in force (DESIGN: Ownership)."""
 
 
+class DamagedError(SbonError):
+    """What is on the disk is not what was written there."""
+
+
 class RemoteProtocolError(Exception):
     """Bytes from somebody else that break the protocol. Caught where bytes enter; dropped and counted, never shown."""
 

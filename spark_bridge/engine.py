@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -27,6 +28,8 @@ from sbon.engine_messages import (
     EngineCall,
     EngineReply,
     FlightAddress,
+    FragmentState,
+    FragmentStatus,
     FromEngine,
     Hello,
     Instantiate,
@@ -37,7 +40,7 @@ from sbon.engine_messages import (
     SetReaders,
     SnapshotTaken,
 )
-from sbon.errors import SbonError, StaleGenerationError
+from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.frames import FrameReader, frame
 from spark_bridge.flight_links import LinkServer, Served
 from spark_bridge.folder_size import folder_bytes
@@ -47,6 +50,7 @@ from spark_bridge.rehearsal import rehearse
 from spark_bridge.replay_source import register_replay_source
 from spark_bridge.session import start_session
 from spark_bridge.snapshots import Snapshot
+from spark_bridge.soundness import find_damage
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +97,8 @@ class Fragments:
         self._generations: dict[str, int] = {}
         #: Signatures of the fragments that were here: the code of their plans is compiled.
         self._compiled: set[str] = set()
+        self._folders: dict[str, Path] = {}
+        self._damage: WeakKeyDictionary[FragmentRunner, str | None] = WeakKeyDictionary()
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def carry_out(self, call_id: int, command: Command) -> EngineReply:
@@ -103,11 +109,13 @@ class Fragments:
                 return self._dispatch(call_id, command)
             except StaleGenerationError as error:
                 return EngineReply(call_id, error=str(error), stale=True)
-            except (SbonError, OSError) as error:
+            except UnavailableError as error:
                 return EngineReply(call_id, error=one_line(error))
+            except (SbonError, OSError) as error:
+                return _failed(call_id, command, one_line(error))
             except Exception as error:
                 _log.exception("%s of %s failed", type(command).__name__, command.fragment_id)
-                return EngineReply(call_id, error=f"the engine failed: {one_line(error)}")
+                return _failed(call_id, command, f"the engine failed: {one_line(error)}")
 
     def served(self, fragment_id: str) -> Served | None:
         """For the link server."""
@@ -117,6 +125,20 @@ class Fragments:
     def running(self) -> list[FragmentRunner]:
         """All fragments here."""
         return list(self._runners.values())
+
+    def statuses(self) -> list[FragmentStatus]:
+        """Of all fragments here. Why one has failed is looked for on the disk, once."""
+        statuses = []
+        for runner in self.running():
+            runner.rest_if_finished()
+            status = runner.status()
+            if status.state is FragmentState.FAILED:
+                if runner not in self._damage:
+                    self._damage[runner] = find_damage(self._folders[runner.spec.fragment_id])
+                damage = self._damage[runner]
+                status = msgspec.structs.replace(status, error=damage or status.error, damaged=damage is not None)
+            statuses.append(status)
+        return statuses
 
     def stop_all(self) -> None:
         """Stop every fragment, side by side."""
@@ -177,6 +199,7 @@ class Fragments:
 
         runner = FragmentRunner(self._spark, command, self._settings, link_lost, snapshot_taken, self._report_soon)
         self._runners[command.fragment_id] = runner
+        self._folders[command.fragment_id] = Path(command.folder)
         self._compiled.add(command.spec.signature())
         return runner
 
@@ -200,6 +223,12 @@ class Fragments:
         if runner is None:
             raise SbonError(f"{fragment_id} does not run here")
         return runner
+
+
+def _failed(call_id: int, command: Command, error: str) -> EngineReply:
+    """The answer to a command that failed; if a fragment does not start, perhaps because of what is on the disk."""
+    damage = find_damage(Path(command.folder)) if isinstance(command, Instantiate) else None
+    return EngineReply(call_id, error=damage or error, damaged=damage is not None)
 
 
 class Engine:
@@ -243,9 +272,8 @@ class Engine:
             meters = [runner.meters for runner in running]
             if processor_time.is_due(meters):
                 processor_time.divide(meters, spent_by_tree_s(os.getpid()), time.monotonic())
-            for runner in running:
-                runner.rest_if_finished()
-                self._send(runner.status())
+            for status in fragments.statuses():
+                self._send(status)
         fragments.stop_all()
 
     def _hello(self, spark: SparkSession, address: FlightAddress) -> Hello:

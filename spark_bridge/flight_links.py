@@ -36,6 +36,8 @@ _PULL = "pull"
 _ACKNOWLEDGE = "acknowledge"
 _IDLE_S = 1.0  # how long a pull waits for the next segment before the consumer asks again
 _RETRY_S = 0.5
+#: A host that is cut off closes no connection. A pull says something each second, so silence means that it has gone.
+_KEEPALIVE = [("grpc.keepalive_time_ms", 5000), ("grpc.keepalive_timeout_ms", 5000)]
 _MAX_UNREAD_BYTES = 64 * 1024 * 1024
 
 
@@ -145,6 +147,7 @@ def connect(address: FlightAddress) -> flight.FlightClient:
         f"grpc+tls://{host}:{address.port}",
         tls_root_certs=to_pem(address.certificate),
         override_hostname=TLS_NAME,
+        generic_options=_KEEPALIVE,
     )
 
 
@@ -157,7 +160,7 @@ class Target:
 
 
 class Puller:
-    """Keeps one port supplied from one producer, in a thread of its own, from ``wanted`` until :meth:`stop`.
+    """Keeps one port supplied from one producer, from ``wanted`` until :meth:`stop`.
 
     ``lost(reason)`` is called, at most every few hundred milliseconds, while the producer cannot be pulled.
     """
@@ -189,20 +192,23 @@ class Puller:
         self.bytes_in = RateMeter(now)
         self.rows_in = RateMeter(now)
         self._first_segment_at = math.inf
-        self._thread = threading.Thread(target=self._run, name=f"pull {producer} for {consumer}", daemon=True)
-        self._thread.start()
 
     def settled(self, now: float) -> bool:
         """Whether segments have come for long enough at monotonic time ``now`` that their rate means something."""
         return now - self._first_segment_at >= SMOOTHING_S
 
     def point_at(self, target: Target) -> None:
-        """Pull from ``target`` from now on; an older generation than the present one is ignored."""
+        """Pull from ``target`` from now on; an older generation than the present one is ignored.
+
+        In a thread of its own: the one before may hang for long in a call to a host that is cut off.
+        """
         with self._changed:
-            if self._target is None or target.generation >= self._target.generation:
+            if self._target is None or (target != self._target and target.generation >= self._target.generation):
                 self._target = target
                 self._acknowledged = -1
                 self._changed.notify_all()
+                name = f"pull {self._producer} for {self._consumer}"
+                threading.Thread(target=self._run, args=(target,), name=name, daemon=True).start()
 
     def stop(self) -> None:
         """End soon: the thread may be waiting for the next segment. Close the inbox: then nothing is written to it."""
@@ -210,24 +216,23 @@ class Puller:
             self._stopping = True
             self._changed.notify_all()
 
-    def _run(self) -> None:
-        while (target := self._next_target()) is not None:
+    def _run(self, target: Target) -> None:
+        while self._is_current(target) and not self._wanted.wait(_RETRY_S):
+            continue
+        while self._is_current(target):
             try:
                 with connect(target.address) as client:
-                    while self._target is target and not self._stopping:
+                    while self._is_current(target):
                         self._pull_once(client, target)
                         self._acknowledge(client, target)
             except (flight.FlightError, pa.ArrowException, RemoteProtocolError, ValueError, sqlite3.Error) as error:
                 # The last one: the disk here is full, say. Nothing of the segment is there then; it is pulled again.
-                if not self._stopping:
+                if self._is_current(target):
                     self._lost(str(error).split(". Detail:")[0].split("gRPC client debug")[0].strip())
                     self._pause(_RETRY_S)
 
-    def _next_target(self) -> Target | None:
-        with self._changed:
-            while (self._target is None or not self._wanted.is_set()) and not self._stopping:
-                self._changed.wait(_RETRY_S)
-            return None if self._stopping else self._target
+    def _is_current(self, target: Target) -> bool:
+        return self._target is target and not self._stopping
 
     def _pull_once(self, client: flight.FlightClient, target: Target) -> None:
         if self._inbox.unread_bytes() > _MAX_UNREAD_BYTES:
@@ -237,7 +242,7 @@ class Puller:
         secret = target.address.secret
         request = PullRequest(self._producer, target.generation, self._consumer, next_batch, secret)
         for result in client.do_action(flight.Action(_PULL, msgspec.msgpack.encode(request))):
-            if self._stopping or self._target is not target:
+            if not self._is_current(target):
                 return
             data = result.body.to_pybytes()
             header, body = decode_segment(data)
@@ -263,7 +268,9 @@ class Puller:
             secret = target.address.secret
             message = Acknowledgement(self._producer, target.generation, self._consumer, up_to, secret)
             list(client.do_action(flight.Action(_ACKNOWLEDGE, msgspec.msgpack.encode(message))))
-            self._acknowledged = up_to
+            with self._changed:
+                if self._target is target:
+                    self._acknowledged = up_to
 
     def _pause(self, seconds: float) -> None:
         with self._changed:

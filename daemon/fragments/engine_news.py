@@ -7,7 +7,7 @@ from collections.abc import Callable
 import trio
 
 from daemon.fragments.hosted_fragment import HostedFragment
-from daemon.peering.query_messages import NowRunning
+from daemon.peering.query_messages import AwaitRunning, NowRunning
 from sbon.engine_messages import FragmentState, FragmentStatus
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 
@@ -20,7 +20,11 @@ _LOOK_PERIOD_S = 1.0
 class EngineNews:
     """Wakes those who wait whenever something has happened."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, find: Callable[[str], HostedFragment | None], status_of: Callable[[str], FragmentStatus | None]
+    ) -> None:
+        self._find = find
+        self._status_of = status_of
         self._event = trio.Event()
 
     def tell(self) -> None:
@@ -31,21 +35,16 @@ class EngineNews:
         """Return at the next news."""
         await self._event.wait()
 
-    async def until_running(
-        self,
-        fragment_id: str,
-        generation: int,
-        find: Callable[[str], HostedFragment | None],
-        status_of: Callable[[str], FragmentStatus | None],
-    ) -> NowRunning:
+    async def until_running(self, message: AwaitRunning, _sender: str) -> NowRunning:
         """Return when the fragment has done a batch, or runs and has nothing to do.
 
         Raises SbonError if it does not come up, or is not here under that generation.
         """
+        fragment_id, generation = message.fragment_id, message.generation
         began_s = trio.current_time()
         running_s: float | None = None
         while True:
-            fragment, status, now_s = find(fragment_id), status_of(fragment_id), trio.current_time()
+            fragment, status, now_s = self._find(fragment_id), self._status_of(fragment_id), trio.current_time()
             if fragment is None or fragment.generation != generation:
                 raise StaleGenerationError(f"{fragment_id} is not here with generation {generation}")
             if fragment.error is not None:

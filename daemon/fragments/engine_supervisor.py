@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Protocol
 
@@ -38,7 +39,14 @@ from sbon.engine_messages import (
     LinkLost,
     SnapshotTaken,
 )
-from sbon.errors import ConfigurationError, RemoteProtocolError, SbonError, StaleGenerationError, UnavailableError
+from sbon.errors import (
+    ConfigurationError,
+    DamagedError,
+    RemoteProtocolError,
+    SbonError,
+    StaleGenerationError,
+    UnavailableError,
+)
 from sbon.frames import decode_body
 
 log = logging.getLogger("sbon.engine")
@@ -115,6 +123,7 @@ class EngineSupervisor:
         self._start: _Start | None = None
         self._wanted = trio.Event()
         self._hello: Hello | None = None
+        self._spark_version = ""
         self._frames: FrameStream | None = None
         self._waiting: dict[int, _Waiting] = {}
         self._call_ids = itertools.count(1)
@@ -128,6 +137,11 @@ class EngineSupervisor:
     def hello(self) -> Hello | None:
         """What the running engine said about itself; None if there is none."""
         return self._hello
+
+    @property
+    def spark_version(self) -> str:
+        """Of the engine that runs or ran last, else of the one that would be started."""
+        return self._spark_version or metadata.version("pyspark")
 
     def describe(self) -> str:
         """One word or line for `sbon status`."""
@@ -159,7 +173,8 @@ class EngineSupervisor:
     async def call(self, command: Command, timeout_s: float = CALL_TIMEOUT_S) -> EngineReply:
         """Have a running engine carry out ``command``.
 
-        Raises StaleGenerationError if its generation is refused, SbonError if it fails, UnavailableError if there is no
+        Raises StaleGenerationError if its generation is refused, DamagedError if the fragment cannot start from what is
+        on the disk, SbonError if it fails otherwise, UnavailableError if there is no
         engine or it does not answer; then it is not known whether the command was carried out.
         """
         frames = self._frames
@@ -186,7 +201,7 @@ class EngineSupervisor:
         if reply.stale:
             raise StaleGenerationError(reply.error or f"{what} comes too late")
         if reply.error is not None:
-            raise SbonError(reply.error)
+            raise DamagedError(reply.error) if reply.damaged else SbonError(reply.error)
         return reply
 
     @property
@@ -297,7 +312,7 @@ class EngineSupervisor:
         if greeting is not None:
             stream, hello = greeting
             if hello.protocol_version == PROTOCOL_VERSION:
-                self._hello = hello
+                self._hello, self._spark_version = hello, hello.spark_version
                 return stream, hello
             await trio.aclose_forcefully(stream)
             raise SbonError("the engine is of another version than the daemon: install sbon anew")

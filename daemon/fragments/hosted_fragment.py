@@ -74,6 +74,7 @@ class HostedFragment:
     ``lease``: what its owner holds of the keepers' permission, None for what needs none. ``replication``: what its
     replicas have, None for what is never replicated; ``snapshot``: the engine's latest for them.
     ``snapshot_readers``: how many want snapshots of it besides its replicas, to copy its state ahead.
+    ``spark_version``: of the engine that it was last started on.
     ``conducting``: a move from here is under way, and what happens to the fragment is the conductor's business.
     """
 
@@ -83,6 +84,7 @@ class HostedFragment:
         self.lock = trio.Lock()
         self.confirmed = False
         self.up = False
+        self.spark_version = ""
         self.conducting = False
         self.snapshot_readers = 0
         self.settling = False
@@ -151,9 +153,12 @@ class FragmentStore:
         for folder in sorted(self._root.iterdir()):
             try:
                 record = msgspec.msgpack.decode((folder / RECORD_FILE).read_bytes(), type=HostingRecord)
-            except (OSError, msgspec.MsgspecError) as error:
+            except OSError as error:
                 log.warning("deleting %s: no record of a hosted fragment (%s)", folder, error)
                 shutil.rmtree(folder, ignore_errors=True)
+                continue
+            except msgspec.MsgspecError as error:
+                log.warning("%s of %s is damaged (%s): put to %s", RECORD_FILE, folder, error, self._put_aside(folder))
                 continue
             yield HostedFragment(record, folder)
 
@@ -175,6 +180,18 @@ class FragmentStore:
         received.rename(folder)
         sync_folder(self._root)
         return HostedFragment(record, folder)
+
+    def put_aside(self, fragment: HostedFragment) -> Path:
+        """Have its folder, which is damaged, here no longer, but kept for whoever looks into it. Where it is then."""
+        return self._put_aside(fragment.folder)
+
+    def _put_aside(self, folder: Path) -> Path:
+        kept = self._root.with_name("damaged") / folder.name
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.parent.mkdir(exist_ok=True)
+        folder.rename(kept)
+        sync_folder(self._root)
+        return kept
 
     def write(self, fragment: HostedFragment, phase: Phase, assignment: Assignment | None = None) -> None:
         """Take a step, durably."""

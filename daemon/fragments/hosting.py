@@ -9,7 +9,6 @@ engine that was lost, to a move that arrives and to one that failed.
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +24,7 @@ from daemon.fragments.hosted_fragment import FragmentStore, HostedFragment, Phas
 from daemon.fragments.leasing import Leasing
 from daemon.fragments.linking import Linking
 from daemon.fragments.permits import Permits
-from daemon.fragments.rehearsing import rehearse
+from daemon.fragments.preparing import Preparing
 from daemon.fragments.replica_store import ReplicaStore
 from daemon.fragments.reporting import Reporting
 from daemon.fragments.reserving import HostBook
@@ -37,11 +36,8 @@ from daemon.peering.query_messages import (
     AwaitRunning,
     Claim,
     Claimed,
-    ConnectTo,
     Hosted,
     HostFragment,
-    NowRunning,
-    PrepareEngine,
     ReleaseFragment,
 )
 from daemon.peering.requests import Done
@@ -54,7 +50,7 @@ from sbon.engine_messages import (
     Migrate,
     SnapshotTaken,
 )
-from sbon.errors import SbonError, StaleGenerationError, UnavailableError
+from sbon.errors import DamagedError, SbonError, StaleGenerationError, UnavailableError
 from sbon.ownership.replication import NOTHING, Replication
 
 log = logging.getLogger("sbon.hosting")
@@ -93,18 +89,16 @@ class Hosting:
         #: Set by whoever replicates (daemon.replicating): called when there is a new snapshot of a fragment here.
         self.on_snapshot: Callable[[HostedFragment], None] = lambda _: None
         self._fragments: dict[str, HostedFragment] = {}
-        self._expected_until_s = -math.inf
+        self._preparing = Preparing(peers, supervisor, book, self.permits.snapshots)
         self._nursery: trio.Nursery | None = None
-        self._news = EngineNews()
+        self._news = EngineNews(self.find, self.status)
         leasing.on_kept_by = learn = self._store.learn_keepers
         self._reporting = Reporting(peers, supervisor, lambda: self.fragments, self._disowned, learn)
-        self._linking = Linking(peers, supervisor, events)
+        self._linking = Linking(peers, supervisor, events, self.find)
         self._adopting: set[str] = set()
-        peers.handle(PrepareEngine, self._prepare_for)
         peers.handle(HostFragment, self._host)
         peers.handle(ReleaseFragment, self._release)
-        peers.handle(ConnectTo, self._connect_to)
-        peers.handle(AwaitRunning, self._await_running)
+        peers.handle(AwaitRunning, self._news.until_running)
         peers.handle(AdoptFragment, self._adopt)
         peers.handle_folder(AcceptFragment, self._accept)
 
@@ -142,13 +136,16 @@ class Hosting:
 
     @property
     def needs_engine(self) -> bool:
-        is_expected = trio.current_time() < self._expected_until_s
-        return is_expected or any(fragment.error is None for fragment in self._fragments.values())
+        return self._preparing.expects_one or any(fragment.error is None for fragment in self._fragments.values())
 
     def status_changed(self, status: FragmentStatus) -> None:
         fragment = self._fragments.get(status.fragment_id)
         if fragment is not None and fragment.up and status.state is FragmentState.FAILED:
-            self._start_over(fragment, status.error or "see the engine's log")
+            if status.damaged and self._nursery is not None:
+                fragment.up = False
+                self._nursery.start_soon(self._leave_to_replica, fragment, status.error or "it is damaged")
+            else:
+                self._start_over(fragment, status.error or "see the engine's log")
         if status.state is FragmentState.FINISHED:
             self._reporting.soon()
         self._news.tell()
@@ -200,6 +197,9 @@ class Hosting:
                     return
                 except UnavailableError as error:
                     log.info("%s has to wait: %s", fragment.fragment_id, error)
+                except DamagedError as error:
+                    await self._leave_to_replica(fragment, str(error))
+                    return
                 except SbonError as error:
                     refusals += 1
                     log.warning("%s does not start: %s", fragment.fragment_id, error)
@@ -234,12 +234,34 @@ class Hosting:
             self._events.publish("lease-lost", fragment=fragment.fragment_id, generation=fragment.generation)
             if fragment.up:
                 with suppress(SbonError):
-                    await self._supervisor.call(
-                        Migrate(fragment.fragment_id, fragment.generation, self._peers.node_id), START_TIMEOUT_S
-                    )
-                fragment.up = False
-                fragment.flight_address = None
+                    await self._let_go(fragment)
         self._settle_soon(fragment)
+
+    async def _leave_to_replica(self, fragment: HostedFragment, error: str) -> None:
+        """What is here of it is damaged. Who has a replica takes over once the keepers miss it here."""
+        async with fragment.lock:
+            if not self._is_here(fragment):
+                return
+            if fragment.replication is None or not fragment.replication.agreed:
+                self._fail(fragment, f"{error}, and there is no replica of it")
+                return
+            with suppress(SbonError):  # it may not run at all
+                await self._let_go(fragment)
+            del self._fragments[fragment.fragment_id]
+            kept = await trio.to_thread.run_sync(self._store.put_aside, fragment)
+        self._events.publish("fragment-damaged", fragment=fragment.fragment_id, error=error, kept=str(kept))
+
+    async def _let_go(self, fragment: HostedFragment) -> int:
+        """Have the engine stop it; its folder is then all of it. Returns its size in bytes. Needs the fragment's lock.
+
+        If it is not known whether it has stopped, it is to be started again, which does no harm.
+        """
+        command = Migrate(fragment.fragment_id, fragment.generation, self._peers.node_id)
+        try:
+            return (await self._supervisor.call(command, START_TIMEOUT_S)).state_bytes
+        finally:
+            fragment.up = False
+            fragment.flight_address = None
 
     def _is_here(self, fragment: HostedFragment) -> bool:
         return self._fragments.get(fragment.fragment_id) is fragment
@@ -274,12 +296,11 @@ class Hosting:
         """Instantiate and connect. Needs the fragment's lock, and a claim that was granted."""
         assignment = fragment.record.assignment
         hello = await self._supervisor.prepare()
-        if not self._leasing.holds(fragment):
-            await self._leasing.renew([fragment])
-            if not self._leasing.holds(fragment):
-                raise UnavailableError("too few of its keepers answer")
+        if not await self._leasing.acquire(fragment):
+            raise UnavailableError("too few of its keepers answer")
         # What this stay has shipped counts from its own start: replicas may have the state of an earlier owner.
         fragment.snapshot, fragment.snapshot_readers = None, 0
+        fragment.spark_version = hello.spark_version
         fragment.replication = Replication(assignment.replicas, NOTHING) if assignment.is_leased else None
         self._supervisor.forget_status(fragment.fragment_id)
         reply = await self._supervisor.call(
@@ -327,18 +348,10 @@ class Hosting:
 
     # --- asked by keepers and other hosts
 
-    async def _prepare_for(self, message: PrepareEngine, _sender: str) -> Done:
-        """Whoever asks for an engine is about to send a fragment; it may have to wait for others that feed it."""
-        self._book.commit(message.query_id)
-        await self._supervisor.prepare()
-        await rehearse(self._supervisor, self._peers.node_id, self.permits.snapshots, message.coming)
-        self._expected_until_s = trio.current_time() + START_TIMEOUT_S
-        return Done()
-
     async def _host(self, message: HostFragment, sender: str) -> Hosted:
         assignment = message.assignment
         assignment.check_keeper(sender)
-        self._expected_until_s = -math.inf
+        self._preparing.has_come()
         await self._make_way(assignment)
         self._book.admit(assignment)
         fragment = self._store.create(assignment)
@@ -357,7 +370,7 @@ class Hosting:
     async def _accept(self, message: AcceptFragment, _sender: str, received: Path) -> Done:
         """The end of a move: durable here first, then the claim that commits it; starting it comes after the answer."""
         assignment = message.assignment
-        self._expected_until_s = -math.inf
+        self._preparing.has_come()
         await self._make_way(assignment)
         whole = await trio.to_thread.run_sync(self._replicas.complete, message, received)
         self._book.admit(assignment)
@@ -399,7 +412,6 @@ class Hosting:
         await self._make_way(assignment)
         fragment_id = assignment.fragment_id
         copy = self._store.folder(fragment_id).with_name(f".{fragment_id}.replica")
-        await trio.to_thread.run_sync(partial(shutil.rmtree, copy, ignore_errors=True))
         await trio.to_thread.run_sync(self._replicas.copy_to, fragment_id, copy)
         fragment = self._store.adopt(assignment, copy)
         self._fragments[fragment_id] = fragment
@@ -432,16 +444,6 @@ class Hosting:
                     await self._delete(fragment)
         return Done()
 
-    async def _await_running(self, message: AwaitRunning, _sender: str) -> NowRunning:
-        return await self._news.until_running(message.fragment_id, message.generation, self.find, self.status)
-
-    async def _connect_to(self, message: ConnectTo, sender: str) -> Done:
-        fragment = self._fragments.get(message.consumer)
-        if fragment is not None:
-            fragment.record.assignment.check_keeper(sender)
-            await self._linking.repoint(fragment, message.producer)
-        return Done()
-
     # --- for the conductor of a move away from here (daemon.migration)
 
     @contextmanager
@@ -467,12 +469,7 @@ class Hosting:
         """Have the engine let go of the fragment; its folder is then all of it. Returns its size in bytes."""
         async with fragment.lock:
             self._store.write(fragment, Phase.STOPPING)
-            reply = await self._supervisor.call(
-                Migrate(fragment.fragment_id, fragment.generation, self._peers.node_id), START_TIMEOUT_S
-            )
-            fragment.up = False
-            fragment.flight_address = None
-            return reply.state_bytes
+            return await self._let_go(fragment)
 
     async def snapshot(self, fragment: HostedFragment) -> SnapshotTaken | None:
         """The fragment's state after its last batch or so, while it goes on; None if there is none within seconds."""

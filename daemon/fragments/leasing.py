@@ -48,6 +48,7 @@ class Leasing:
     ) -> None:
         """Renew the leases of what runs here, have the engine know, and suspend what has lost its own."""
         while True:
+            began_s = trio.current_time()
             leased = [fragment for fragment in fragments() if fragment.up and fragment.lease is not None]
             await self.renew(leased)
             for fragment in leased:
@@ -56,10 +57,16 @@ class Leasing:
                 elif fragment.up:
                     with contextlib.suppress(SbonError):  # an engine that ends need not be told
                         await tell(fragment)
-            await trio.sleep(self.period_s)
+            await trio.sleep_until(began_s + self.period_s)
 
-    async def renew(self, fragments: Iterable[HostedFragment]) -> None:
-        """Ask all their keepers once; whoever does not answer in time does not count."""
+    async def acquire(self, fragment: HostedFragment) -> bool:
+        """Whether the fragment may run here now; its keepers are asked until a majority has answered."""
+        if not self.holds(fragment):
+            await self.renew([fragment], until=lambda: self.holds(fragment))
+        return self.holds(fragment)
+
+    async def renew(self, fragments: Iterable[HostedFragment], until: Callable[[], bool] = lambda: False) -> None:
+        """Ask all their keepers once; whoever does not answer in time, or before ``until()`` holds, does not count."""
         by_keeper: defaultdict[str, list[HostedFragment]] = defaultdict(list)
         for fragment in fragments:
             if fragment.lease is not None:
@@ -84,6 +91,8 @@ class Leasing:
                 lease = leases.get(fragment_id)
                 if lease is not None:
                     lease.granted(keeper, asked_at_s)
+            if until():
+                nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
             for keeper, of_keeper in by_keeper.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import trio
 
@@ -10,7 +11,8 @@ from daemon.events import Events
 from daemon.fragments.engine_supervisor import EngineSupervisor
 from daemon.fragments.hosted_fragment import HostedFragment
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import Locate, Location
+from daemon.peering.query_messages import ConnectTo, Locate, Location
+from daemon.peering.requests import Done
 from sbon.engine_messages import Connect
 from sbon.errors import SbonError
 
@@ -23,11 +25,27 @@ LOCATE_PAUSE_S = 1.0
 class Linking:
     """Points the ports of fragments at their producers."""
 
-    def __init__(self, peers: Peers, supervisor: EngineSupervisor, events: Events) -> None:
+    def __init__(
+        self,
+        peers: Peers,
+        supervisor: EngineSupervisor,
+        events: Events,
+        find: Callable[[str], HostedFragment | None],
+    ) -> None:
+        """``find``: a fragment here by its id."""
         self._peers = peers
         self._supervisor = supervisor
         self._events = events
+        self._find = find
         self._locating: set[tuple[str, str]] = set()
+        peers.handle(ConnectTo, self._connect_to)
+
+    async def _connect_to(self, message: ConnectTo, sender: str) -> Done:
+        fragment = self._find(message.consumer)
+        if fragment is not None:
+            fragment.record.assignment.check_keeper(sender)
+            await self.repoint(fragment, message.producer)
+        return Done()
 
     async def locate(self, fragment: HostedFragment, producer: str) -> None:
         """Ask where a producer is now, at most once in a while: the engine goes on complaining until it is found."""

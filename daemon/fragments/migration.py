@@ -1,9 +1,10 @@
 """The conductor of a move, at the host that the fragment leaves (SBON ICDE'06 section 3.3; DESIGN: Ownership).
 
 The steps: *announce* (the target holds room for it, and the keepers grant it the next generation), *prepare* (the
-target starts its engine and rehearses the fragment, which still runs here), *copy* (its state as it is now goes ahead),
-*stop*, *ship* (what has changed since, its durable acceptance, and the target's claim, which commits the move),
-*activate* (the target instantiates it from the folder and connects its inputs; the keepers point its consumers at it).
+target looks whether its disk has room for the state and its Spark is the same, starts its engine and rehearses the
+fragment, which still runs here), *copy* (its state as it is now goes ahead), *stop*, *ship* (what has changed since,
+its durable acceptance, and the target's claim, which commits the move), *activate* (the target instantiates it from the
+folder and connects its inputs; the keepers point its consumers at it).
 
 If anything fails before the commit, the fragment goes on here; if it is not known whether it failed, the keeper is
 asked, and until it answers the fragment rests: it is never lost and never runs twice.
@@ -120,7 +121,7 @@ class _Move:
                 await self._reserving.for_move(self._target, fragment.record.assignment, taken)
                 granted = await self._announce()
             with self._step("prepare"):
-                await self._peers.ask(self._target, PrepareEngine(granted.query_id, granted), Done, START_TIMEOUT_S)
+                await self._peers.ask(self._target, self._preparation(granted), Done, START_TIMEOUT_S)
             with self._step("copy"):
                 await self._copy_ahead()
             stopped_s = trio.current_time()
@@ -163,6 +164,11 @@ class _Move:
         message = AnnounceMove(assignment.query_id, assignment.fragment_id, assignment.generation, self._target)
         return (await self._peers.ask_any(assignment.keepers, message, MoveGranted)).assignment
 
+    def _preparation(self, granted: Assignment) -> PrepareEngine:
+        status = self._hosting.status(granted.fragment_id)
+        state_bytes = 0 if status is None else status.state_bytes
+        return PrepareEngine(granted.query_id, granted, state_bytes, self._fragment.spark_version)
+
     async def _copy_ahead(self) -> None:
         """Most of the state, while the fragment goes on. Without it the move only takes longer."""
         snapshot = await self._hosting.snapshot(self._fragment)
@@ -174,7 +180,8 @@ class _Move:
             known = (
                 await self._peers.ask(self._target, DescribeReplica(self._fragment.fragment_id), ReplicaFiles)
             ).files
-            message = StoreReplica(self._fragment.record.assignment, snapshot.batch_id, files)
+            version = self._fragment.spark_version
+            message = StoreReplica(self._fragment.record.assignment, snapshot.batch_id, files, version)
             self._sent_bytes["copy"] = await self._parcels.send(
                 self._target, message, folder, files, known, SHIP_TIMEOUT_S
             )

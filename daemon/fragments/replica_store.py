@@ -20,7 +20,7 @@ from daemon.durable import write_durably
 from daemon.peering.folder_transfer import CHUNK_BYTES, new_digest, sync_folder
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.query_messages import AcceptFragment
-from sbon.errors import SbonError, StaleGenerationError
+from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 
 log = logging.getLogger("sbon.replicas")
 
@@ -49,6 +49,8 @@ class ReplicaStore:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._replicas: dict[str, Replica] = {}
+        #: Those that were looked through, and are as they were stored.
+        self._whole: dict[str, Path] = {}
         root.mkdir(parents=True, exist_ok=True)
         for folder in root.iterdir():
             self._load(folder)
@@ -112,11 +114,29 @@ class ReplicaStore:
         return whole
 
     def copy_to(self, fragment_id: str, folder: Path) -> None:
-        """Put the state into the new ``folder`` for somebody who runs it. SbonError if there is none."""
+        """Put the state into ``folder``, in place of what is there, for somebody who runs it. SbonError if there is
+        none."""
         replica = self.find(fragment_id)
         if replica is None:
             raise SbonError(f"the node has no replica of {fragment_id}")
+        shutil.rmtree(folder, ignore_errors=True)
         clone(replica.folder / _STATE, folder)
+
+    def find_damage(self, fragment_id: str) -> str | None:
+        """One line about the first file of the replica that is not what was stored, None if there is none. Reads all
+        of it, once."""
+        replica = self.find(fragment_id)
+        if replica is None or replica.folder == self._whole.get(fragment_id):
+            return None
+        for name, digest in replica.record.files.items():
+            path = replica.folder / _STATE / name
+            try:
+                if _digest(path) != digest:
+                    return f"{path} is damaged on this host's disk: its digest is another one"
+            except OSError as error:
+                return f"{path} is damaged on this host's disk: {error.strerror}"
+        self._whole[fragment_id] = replica.folder
+        return None
 
     def drop(self, fragment_id: str) -> None:
         """Delete what is here."""
@@ -128,7 +148,7 @@ class ReplicaStore:
 def _gather(fragment_id: str, files: Mapping[str, str], received: Path, known: Replica | None, target: Path) -> None:
     """Put ``files`` into the new ``target``, durably: from what was received, or else from what is known.
 
-    Raises SbonError for a path that leads elsewhere, or if a file is in neither.
+    Raises SbonError for a path that leads elsewhere, or if a file is in neither, UnavailableError if one is damaged.
     """
     target.mkdir()
     folders = {target}
@@ -138,6 +158,8 @@ def _gather(fragment_id: str, files: Mapping[str, str], received: Path, known: R
             raise SbonError(f"a folder with the path {name!r} in it")
         if (received / path).is_file():
             source = received / path
+            if _digest(source) != digest:
+                raise UnavailableError(f"{name} of {fragment_id} is not what was announced: it is damaged at its host")
         elif known is not None and known.record.files.get(name) == digest:
             source = known.folder / _STATE / path
         else:

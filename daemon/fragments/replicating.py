@@ -14,10 +14,20 @@ from pathlib import Path
 import trio
 
 from daemon.events import Events
+from daemon.fragments.engine_supervisor import EngineSupervisor
 from daemon.fragments.hosted_fragment import HostedFragment
 from daemon.fragments.hosting import Hosting
+from daemon.fragments.preparing import check_spark
 from daemon.fragments.replica_store import Digests, ReplicaStore
-from daemon.peering.keeper_messages import ChangeReplicas, DescribeReplica, ReplicaFiles, Replicas, StoreReplica
+from daemon.peering.keeper_messages import (
+    ChangeReplicas,
+    CheckReplica,
+    DescribeReplica,
+    ReplicaChecked,
+    ReplicaFiles,
+    Replicas,
+    StoreReplica,
+)
 from daemon.peering.parcels import Parcels
 from daemon.peering.peers import Peers
 from daemon.peering.query_messages import DescribeQuery, QueryView
@@ -61,11 +71,19 @@ class Replicating:
     """Both sides: ships what is here to others, and keeps what others ship."""
 
     def __init__(
-        self, peers: Peers, hosting: Hosting, store: ReplicaStore, events: Events, parcels: Parcels, wanted: int
+        self,
+        peers: Peers,
+        hosting: Hosting,
+        supervisor: EngineSupervisor,
+        store: ReplicaStore,
+        events: Events,
+        parcels: Parcels,
+        wanted: int,
     ) -> None:
         """``wanted`` is the number of replicas."""
         self._peers = peers
         self._hosting = hosting
+        self._supervisor = supervisor
         self._store = store
         self._events = events
         self._parcels = parcels
@@ -76,6 +94,7 @@ class Replicating:
         self._news = trio.Event()
         hosting.on_snapshot = lambda _: self._news.set()
         peers.handle(DescribeReplica, self._describe)
+        peers.handle(CheckReplica, self._check)
         peers.handle_folder(StoreReplica, self._keep)
 
     async def run(self) -> None:
@@ -139,7 +158,7 @@ class Replicating:
     ) -> None:
         """A first copy, while nobody waits for it; from then on it is waited for, and soon has the rest."""
         files = await trio.to_thread.run_sync(stay.digests.of, Path(snapshot.folder))
-        message = StoreReplica(fragment.record.assignment, snapshot.batch_id, files)
+        message = StoreReplica(fragment.record.assignment, snapshot.batch_id, files, fragment.spark_version)
         await self._ship(host, stay, message, Path(snapshot.folder))
         stay.candidate = None
         fragment.snapshot_readers -= 1
@@ -171,7 +190,7 @@ class Replicating:
             stay.owes_since_s.setdefault(host, now_s)
         folder = Path(snapshot.folder)
         files = await trio.to_thread.run_sync(stay.digests.of, folder)
-        message = StoreReplica(fragment.record.assignment, snapshot.batch_id, files)
+        message = StoreReplica(fragment.record.assignment, snapshot.batch_id, files, fragment.spark_version)
         async with trio.open_nursery() as nursery:
             for host in due:
                 nursery.start_soon(self._ship, host, stay, message, folder)
@@ -232,8 +251,20 @@ class Replicating:
         replica = self._store.find(message.fragment_id)
         return ReplicaFiles({} if replica is None else replica.record.files)
 
+    async def _check(self, message: CheckReplica, _sender: str) -> ReplicaChecked:
+        """One that is damaged is of no use: it is deleted, and the owner, if there is one, sends it anew."""
+        fragment_id = message.fragment_id
+        async with self._storing.setdefault(fragment_id, trio.Lock()):
+            damage = await trio.to_thread.run_sync(self._store.find_damage, fragment_id)
+            if damage is not None:
+                self._events.publish("replica-damaged", fragment=fragment_id, error=damage)
+                await trio.to_thread.run_sync(self._store.drop, fragment_id)
+        return ReplicaChecked(self._store.find(fragment_id) is not None)
+
     async def _keep(self, message: StoreReplica, _sender: str, received: Path) -> Done:
         assignment = message.assignment
+        node = self._peers.overlay.record.name
+        check_spark(node, self._supervisor.spark_version, assignment.fragment_id, message.spark_version)
         here = self._hosting.find(assignment.fragment_id)
         if here is not None and here.generation >= assignment.generation:
             raise StaleGenerationError(f"{assignment.fragment_id} runs here now, with generation {here.generation}")

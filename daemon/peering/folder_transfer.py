@@ -97,6 +97,6 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def new_digest() -> hashlib.blake2b:
+def new_digest(data: bytes = b"") -> hashlib.blake2b:
     """The digest that travels with an archive."""
-    return hashlib.blake2b(digest_size=32)
+    return hashlib.blake2b(data, digest_size=32)

@@ -132,9 +132,23 @@ class ReplicaFiles(msgspec.Struct, frozen=True):
     files: dict[str, str]
 
 
+class CheckReplica(msgspec.Struct, frozen=True):
+    """From a keeper: is the replica that the node has of the fragment still what was stored?"""
+
+    fragment_id: str
+
+
+class ReplicaChecked(msgspec.Struct, frozen=True):
+    """``whole``: it is there and undamaged."""
+
+    whole: bool
+
+
 class StoreReplica(msgspec.Struct, frozen=True):
-    """With a folder of those ``files`` that the node does not have: keep the state after ``batch_id``, durably."""
+    """With a folder of those ``files`` (path -> digest) that the node does not have: keep the state after ``batch_id``,
+    which this version of Spark has written, durably."""
 
     assignment: Assignment
     batch_id: int
     files: dict[str, str]
+    spark_version: str = ""

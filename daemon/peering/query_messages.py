@@ -188,8 +188,11 @@ class PrepareEngine(msgspec.Struct, frozen=True):
     minutes from now on, until its fragments are here."""
 
     query_id: str
-    #: The fragment that is on its way, if it comes from another host: it is rehearsed.
+    #: The fragment that is on its way, if it comes from another host: it is rehearsed. There must be room for its
+    #: state, and the same Spark.
     coming: Assignment | None = None
+    state_bytes: int = 0
+    spark_version: str = ""
 
 
 class HostFragment(msgspec.Struct, frozen=True):

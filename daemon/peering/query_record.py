@@ -14,7 +14,7 @@ next one to a replica, which has all that the old owner ever let out (:mod:`sbon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -289,19 +289,26 @@ def claim(record: QueryRecord, sender: str, fragment_id: str, generation: int) -
     return msgspec.structs.replace(record, move=msgspec.structs.replace(move, committed=True)), True
 
 
-def take_over(record: QueryRecord, fragment_id: str, generation: int) -> QueryRecord:
-    """Give a fragment, whose owner under ``generation`` has lost its lease, to its first replica.
+def take_over(
+    record: QueryRecord, fragment_id: str, generation: int, whole: Collection[str] | None = None
+) -> QueryRecord:
+    """Give a fragment, whose owner under ``generation`` has lost its lease, to its first replica, or the first of those
+    that are ``whole``. Unchanged if it has been taken over already, as by an attempt of which the end was not heard.
 
     Raises SbonError if there is nobody to give it to, StaleGenerationError if it has another owner by now.
     """
     fragment = record.fragment(fragment_id)
+    if fragment.generation == fragment.taken_over > generation:
+        return record
     if fragment.generation != generation:
         raise StaleGenerationError(f"{fragment_id} has generation {fragment.generation} by now")
     if not is_leased(record, fragment):
         raise SbonError(f"{fragment_id} stays with its host: it cannot be taken over")
     if not fragment.replicas:
         raise SbonError(f"{fragment_id} has no replica: it waits until its host is back")
-    new_owner, *others = fragment.replicas
+    new_owner = next((host for host in fragment.replicas if whole is None or host in whole), None)
+    if new_owner is None:
+        raise SbonError(f"no replica of {fragment_id} answers that it is whole: it waits until one does, or its host")
     granted = fragment.granted + 1
     taken = msgspec.structs.replace(
         fragment,
@@ -309,7 +316,7 @@ def take_over(record: QueryRecord, fragment_id: str, generation: int) -> QueryRe
         generation=granted,
         granted=granted,
         flight_address=None,
-        replicas=tuple(others),
+        replicas=tuple(host for host in fragment.replicas if host != new_owner),
         replica_changes=fragment.replica_changes + 1,
         taken_over=granted,
     )

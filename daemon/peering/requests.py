@@ -27,6 +27,7 @@ from daemon.peering.emulation import Emulation
 from daemon.peering.folder_transfer import CHUNK_BYTES, new_digest, pack, unpack
 from daemon.peering.frame_stream import FrameStream
 from daemon.peering.peer_tls import Caller, PeerTls
+from daemon.peering.room import check_room
 from overlay.certificates import Refusal, RefusedError
 from overlay.identity import NodeId
 from overlay.records import Address, NodeRecord
@@ -367,8 +368,7 @@ class PeerRequests:
             raise RemoteProtocolError("a folder without a header") from error
         if not 0 <= header.total_bytes <= MAX_FOLDER_BYTES:
             raise RemoteProtocolError(f"a folder of {header.total_bytes} bytes")
-        if 2 * header.total_bytes > shutil.disk_usage(self._scratch).free:
-            raise UnavailableError(f"the node has no room for a folder of {header.total_bytes} bytes: free its disk")
+        check_room("the node", self._scratch, "a folder", header.total_bytes)
         digest = new_digest()
         received = 0
         with tempfile.TemporaryFile(dir=self._scratch) as archive:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import trio
 
 from daemon.events import Events
 from daemon.peering import query_record
-from daemon.peering.keeper_messages import Adopted, AdoptFragment, AskMissed, Missed
+from daemon.peering.keeper_messages import (
+    Adopted,
+    AdoptFragment,
+    AskMissed,
+    CheckReplica,
+    Missed,
+    ReplicaChecked,
+)
 from daemon.peering.peers import Peers
 from daemon.peering.query_record import QueryRecord
 from daemon.queries.record_keeping import RecordKeeping
@@ -16,10 +25,20 @@ from sbon.errors import SbonError
 
 log = logging.getLogger("sbon.failover")
 
-LOOK_PERIOD_S = 1.0
+LOOK_PERIOD_S = 0.5
 ASK_TIMEOUT_S = 2.0
 #: Between two attempts about one fragment by one keeper.
 PAUSE_S = 3.0
+
+
+@dataclass(slots=True)
+class _Found:
+    """Whether the owner has the fragment, whether a majority of keepers misses the owner, and who has a replica of it
+    that is not damaged."""
+
+    there: bool = False
+    missed: bool = False
+    whole: set[str] = field(default_factory=set)
 
 
 class Failover:
@@ -44,12 +63,14 @@ class Failover:
         """Remind the owner: it may not know that it is one. If it does not have the fragment, a replica is to."""
         fragment = record.fragment(fragment_id)
         try:
-            if not await self._adopts(record, fragment_id) and await self._is_missed(record, fragment_id):
-                generation = fragment.generation
+            found = await self._look_into(record, fragment_id)
+            if found.missed and not found.there:
                 agreed = await self._keeping.change(
                     record.query_id,
                     record.keepers,
-                    lambda record: record and query_record.take_over(record, fragment_id, generation),
+                    lambda record: (
+                        record and query_record.take_over(record, fragment_id, fragment.generation, found.whole)
+                    ),
                 )
                 if agreed is not None:
                     self._tell(agreed, fragment_id, fragment.owner)
@@ -58,6 +79,31 @@ class Failover:
             log.info("%s is not taken over now: %s", fragment_id, error)
         await trio.sleep(PAUSE_S)
         self._busy.discard(fragment_id)
+
+    async def _look_into(self, record: QueryRecord, fragment_id: str) -> _Found:
+        """Ask everybody at once, since some of them will not answer."""
+        found = _Found()
+
+        async def remind() -> None:
+            found.there = await self._adopts(record, fragment_id)
+            if found.there:
+                nursery.cancel_scope.cancel()
+
+        async def look() -> None:
+            found.missed = await self._is_missed(record, fragment_id)
+
+        async def check(host: str) -> None:
+            with suppress(SbonError):
+                checked = await self._peers.ask(host, CheckReplica(fragment_id), ReplicaChecked, ASK_TIMEOUT_S)
+                if checked.whole:
+                    found.whole.add(host)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(remind)
+            nursery.start_soon(look)
+            for host in record.fragment(fragment_id).replicas:
+                nursery.start_soon(check, host)
+        return found
 
     async def _is_missed(self, record: QueryRecord, fragment_id: str) -> bool:
         """Whether a majority misses the owner. Others would refuse a takeover, and it would only be in the way."""

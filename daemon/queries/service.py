@@ -105,7 +105,9 @@ class QueryService:
         self.hosting = Hosting(self._peers, self.supervisor, events, state_dir / "fragments", leasing, replicas, book)
         book.running = lambda: own_costs.demands(self.hosting)
         parcels = Parcels(self._peers, state_dir / "parcels")
-        self._replicating = Replicating(self._peers, self.hosting, replicas, events, parcels, config.failover.replicas)
+        self._replicating = Replicating(
+            self._peers, self.hosting, self.supervisor, replicas, events, parcels, config.failover.replicas
+        )
         self._keeping = RecordKeeping(self._peers, state_dir / "queries", config.failover.lease_s)
         self.keeper = Keeper(self._peers, self._keeping, events)
         self._failover = Failover(self._peers, self._keeping, events)

@@ -5,8 +5,9 @@ folder's lock while it runs, and appends "start GENERATION PID" and "stop GENERA
 see from the files whether anything ever ran twice. Run as ``python fake_engine.py --socket PATH --name NAME ...``.
 
 What it does is steered by a file ``<scratch>/../fake.json``: {"die": "words"} ends it at the start with status 2,
-{"refuse": "fragment id"} refuses to instantiate that one, {"finish": true} reports all fragments as finished,
-{"fail": "kind"} reports fragments of that kind as failed, {"fail_once": "kind"} until they are instantiated again.
+{"spark": "version"} has it say that it is that one, {"refuse": "kind"} refuses to instantiate fragments of that kind,
+{"damaged": "kind"} because of what is on the disk, {"finish": true} reports all fragments as finished, {"fail": "kind"}
+reports fragments of that kind as failed, {"fail_once": "kind"} until they are instantiated again.
 Every link carries 1000 bytes and 10 rows a second, which is measured unless its producer's id ends with {"unmeasured":
 "-source2"}; {"stream_rows_per_s": 70.0} is what sources read, {"cpu_cores": {"kind": 0.5}} what fragments use.
 """
@@ -22,6 +23,7 @@ import socket
 import sys
 import threading
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +136,8 @@ class FakeEngine:
 
     def run(self) -> None:
         address = FlightAddress("127.0.0.1", os.getpid() % 60000 + 1)
-        self.send(Hello(PROTOCOL_VERSION, os.getpid(), address, "4.3-fake", "17-fake"))
+        spark_version = self.steer().get("spark", metadata.version("pyspark"))
+        self.send(Hello(PROTOCOL_VERSION, os.getpid(), address, spark_version, "17-fake"))
         threading.Thread(target=self.tell, daemon=True).start()
         reader = FrameReader()
         decoder = msgspec.msgpack.Decoder(EngineCall)
@@ -177,6 +180,7 @@ class FakeEngine:
             stream_rows_per_s=steering.get("stream_rows_per_s") if kind == FragmentKind.SOURCE else None,
             cpu_cores=steering.get("cpu_cores", {}).get(kind),
             batch_id=fragment.batches,
+            state_bytes=FROZEN_BYTES,
             error=error,
         )
 
@@ -191,6 +195,8 @@ class FakeEngine:
             case Instantiate():
                 if self.steer().get("refuse") == command.spec.kind:
                     return EngineReply(call.call_id, error="Spark refuses this")
+                if self.steer().get("damaged") == command.spec.kind:
+                    return EngineReply(call.call_id, error="count is damaged on this host's disk", damaged=True)
                 if fragment is not None:  # asked for again because it had failed
                     fragment.stop()
                 self.fragments[command.fragment_id] = FakeFragment(command, again=fragment is not None)

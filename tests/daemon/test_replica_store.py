@@ -5,19 +5,23 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from daemon.fragments.replica_store import Digests, ReplicaStore
+from daemon.peering.folder_transfer import new_digest
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.query_messages import Assignment
-from sbon.errors import SbonError, StaleGenerationError
+from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.fragment import FragmentKind, FragmentSpec
 
 SPEC = FragmentSpec("q1-join1", "q1", FragmentKind.JOIN, "SELECT 1")
 
 
 def record(generation: int, batch_id: int, files: dict[str, str]) -> StoreReplica:
-    return StoreReplica(Assignment(SPEC, generation, ("k",)), batch_id, files)
+    """``files``: path -> content."""
+    digests = {name: new_digest(content.encode()).hexdigest() for name, content in files.items()}
+    return StoreReplica(Assignment(SPEC, generation, ("k",)), batch_id, digests)
 
 
 def parcel(folder: Path, **contents: str) -> Path:
@@ -31,8 +35,8 @@ def parcel(folder: Path, **contents: str) -> Path:
 
 def test_a_replica_is_what_was_sent_last_with_what_was_there_already(tmp_path: Path) -> None:
     store = ReplicaStore(tmp_path / "replicas")
-    store.store(record(1, 4, {"a": "1", "b/c": "2", "d": "0"}), parcel(tmp_path / "p1", a="A", b__c="C", d="D"))
-    store.store(record(1, 5, {"a": "1", "b/c": "3"}), parcel(tmp_path / "p2", b__c="C2"))
+    store.store(record(1, 4, {"a": "A", "b/c": "C", "d": "D"}), parcel(tmp_path / "p1", a="A", b__c="C", d="D"))
+    store.store(record(1, 5, {"a": "A", "b/c": "C2"}), parcel(tmp_path / "p2", b__c="C2"))
     again = ReplicaStore(tmp_path / "replicas")
     for each in (store, again):
         target = tmp_path / f"copy{id(each)}"
@@ -44,12 +48,14 @@ def test_a_replica_is_what_was_sent_last_with_what_was_there_already(tmp_path: P
 
 def test_what_is_missing_or_comes_late_changes_nothing(tmp_path: Path) -> None:
     store = ReplicaStore(tmp_path / "replicas")
-    store.store(record(2, 4, {"a": "1"}), parcel(tmp_path / "p1", a="A"))
+    store.store(record(2, 4, {"a": "A"}), parcel(tmp_path / "p1", a="A"))
     with pytest.raises(SbonError, match="is missing"):
-        store.store(record(2, 5, {"a": "1", "b": "2"}), parcel(tmp_path / "p2"))
+        store.store(record(2, 5, {"a": "A", "b": "B"}), parcel(tmp_path / "p2"))
     with pytest.raises(StaleGenerationError, match="from a later owner"):
-        store.store(record(1, 9, {"a": "9"}), parcel(tmp_path / "p3", a="Z"))
-    store.store(record(2, 3, {"a": "9"}), parcel(tmp_path / "p4", a="Z"))
+        store.store(record(1, 9, {"a": "Z"}), parcel(tmp_path / "p3", a="Z"))
+    store.store(record(2, 3, {"a": "Z"}), parcel(tmp_path / "p4", a="Z"))
+    with pytest.raises(UnavailableError, match="a of q1-join1 is not what was announced"):
+        store.store(record(2, 6, {"a": "B"}), parcel(tmp_path / "p6", a="C"))
     with pytest.raises(SbonError, match="with the path"):
         store.store(record(2, 6, {"../a": "1"}), parcel(tmp_path / "p5"))
     replica = ReplicaStore(tmp_path / "replicas").find("q1-join1")
@@ -59,7 +65,7 @@ def test_what_is_missing_or_comes_late_changes_nothing(tmp_path: Path) -> None:
 
 def test_an_interrupted_replica_is_not_one(tmp_path: Path) -> None:
     store = ReplicaStore(tmp_path / "replicas")
-    store.store(record(1, 1, {"a": "1"}), parcel(tmp_path / "p1", a="A"))
+    store.store(record(1, 1, {"a": "A"}), parcel(tmp_path / "p1", a="A"))
     parcel(tmp_path / "replicas" / ".q1-join1.new" / "state", a="half")
     again = ReplicaStore(tmp_path / "replicas")
     assert [replica.age for replica in again.replicas] == [(1, 1)]
@@ -74,7 +80,9 @@ def test_whoever_runs_a_copy_does_not_change_the_replica(tmp_path: Path) -> None
     folder = parcel(tmp_path / "p1", checkpoint="c")
     with sqlite3.connect(folder / "in0.sqlite") as database:
         database.execute("CREATE TABLE t (n INTEGER)")
-    store.store(record(1, 1, {"checkpoint": "1", "in0.sqlite": "2"}), folder)
+    database.close()
+    files = Digests().of(folder)
+    store.store(msgspec.structs.replace(record(1, 1, {}), files=files), folder)
     store.copy_to("q1-join1", tmp_path / "one")
     with sqlite3.connect(tmp_path / "one" / "in0.sqlite") as database:
         database.execute("INSERT INTO t VALUES (1)")
@@ -82,6 +90,20 @@ def test_whoever_runs_a_copy_does_not_change_the_replica(tmp_path: Path) -> None
     with sqlite3.connect(tmp_path / "other" / "in0.sqlite") as database:
         assert database.execute("SELECT count(*) FROM t").fetchone() == (0,)
     database.close()
+
+
+def test_a_replica_that_is_damaged_is_found(tmp_path: Path) -> None:
+    store = ReplicaStore(tmp_path / "replicas")
+    store.store(record(1, 1, {"a": "A", "b/c": "C"}), parcel(tmp_path / "p1", a="A", b__c="C"))
+    kept = tmp_path / "replicas" / "q1-join1.1.1" / "state" / "b" / "c"
+    assert store.find_damage("q1-join1") is None
+    kept.write_text("X")
+    assert store.find_damage("q1-join1") is None  # once looked through, it is trusted while this process lives
+    again = ReplicaStore(tmp_path / "replicas")
+    assert again.find_damage("q1-join1") == f"{kept} is damaged on this host's disk: its digest is another one"
+    kept.unlink()
+    assert again.find_damage("q1-join1") == f"{kept} is damaged on this host's disk: No such file or directory"
+    assert again.find_damage("q2-join1") is None
 
 
 def test_a_digest_tells_contents_apart(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.peering import requests
+from daemon.peering import requests, room
 from daemon.peering.folder_transfer import pack, unpack
 from daemon.peering.frame_stream import FrameStream
 from daemon.peering.peer_tls import PeerTls
@@ -267,6 +267,17 @@ async def test_a_damaged_folder_is_refused(server: PeerRequests, tmp_path: Path)
         reply = await send_raw_folder(address, bytes(damaged), FolderHeader(total_bytes, digest))
     assert reply is not None
     assert "damaged on its way" in reply.error
+    assert list((tmp_path / "server").iterdir()) == []
+
+
+async def test_a_folder_for_which_there_is_no_room_is_refused_before_it_comes(
+    client: PeerRequests, server: PeerRequests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "free_bytes", lambda folder: room.RESERVE_BYTES)
+    server.handle_folder(Question, must_not_be_called)
+    async with serving(server) as address:
+        with pytest.raises(UnavailableError, match=r"no room for a folder of 3\.0 MB: .* has 67\.1 MB left"):
+            await client.send_folder(address, Question(""), make_folder(tmp_path / "fragment"), Answer)
     assert list((tmp_path / "server").iterdir()) == []
 
 

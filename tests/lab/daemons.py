@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -26,11 +26,16 @@ from sbon.streams import SinkSpec, StreamSpec
 from tests.lab.lab import Host, Lab
 
 R = TypeVar("R", bound=msgspec.Struct)
+#: Tables of a configuration, by name.
+Tables = Mapping[str, Mapping[str, Any]]
 
 PORT = 7400
 #: More than a busy machine needs to start a dozen Pythons.
 START_TIMEOUT_S = 120.0
 _POLL_S = 0.2
+#: Modules that run a daemon, with all but the name of its configuration.
+_FAKE = ("tests.daemon.run_with_fake_engine",)
+_REAL = ("daemon", "run", "--config")
 
 
 @dataclass(slots=True)
@@ -142,21 +147,27 @@ def running(
     folder: Path,
     overlay: Mapping[str, float],
     declared: Mapping[str, Sequence[StreamSpec | SinkSpec]] | None = None,
+    *,
+    tables: Tables | None = None,
+    without_room: Collection[str] = (),
+    real_spark: bool = False,
 ) -> Iterator[WideArea]:
     """A daemon on every host, all members of a cluster whose authority is the first, and joined by way of it.
 
-    Their engines are fake ones. ``overlay`` is the table of that name in their configuration, ``declared`` the streams
-    and sinks of nodes, by their names.
+    Their engines are fake ones unless ``real_spark``. ``overlay`` is the table of that name in their configuration,
+    ``tables`` are further ones; ``declared``: the streams and sinks of nodes, by their names; ``without_room``: who
+    takes no operators.
     """
     area = WideArea(lab, rtt_ms)
+    common = {"overlay": overlay, **(tables or {})}
     for name, host in zip(names, lab.hosts, strict=True):
         node = Node(name, host, folder / str(host.index))
-        _configure(node, overlay, (declared or {}).get(name, ()))
+        _configure(node, common, (declared or {}).get(name, ()), accepts_operators=name not in without_room)
         area.nodes.append(node)
     first, *others = area.nodes
     first.sbon("init", "--config", str(first.configuration))
     for node in area.nodes:
-        _start(lab, node)
+        _start(lab, node, _REAL if real_spark else _FAKE)
     area.until(lambda: all(node.nodes() for node in area.nodes), START_TIMEOUT_S)
     trio.run(_join_all, first, others)
     yield area
@@ -174,22 +185,26 @@ async def _join_all(first: Node, others: Sequence[Node]) -> None:
             nursery.start_soon(join, node)
 
 
-def _configure(node: Node, overlay: Mapping[str, float], declared: Iterable[StreamSpec | SinkSpec]) -> None:
+def _configure(
+    node: Node, tables: Tables, declared: Iterable[StreamSpec | SinkSpec], *, accepts_operators: bool
+) -> None:
     node.folder.mkdir()
     settings = {
         "name": node.name,
         "listen": node.address,
         "state_dir": str(node.folder / "state"),
         "socket": str(node.socket),
+        "accept_operators": accepts_operators,
         "load": 0.0,
     }
     specs = (
         ("[[stream]]" if isinstance(spec, StreamSpec) else "[[sink]]", msgspec.to_builtins(spec)) for spec in declared
     )
-    node.configuration.write_text(toml([("[node]", settings), ("[overlay]", overlay), *specs]), encoding="utf-8")
+    common = ((f"[{name}]", table) for name, table in tables.items())
+    node.configuration.write_text(toml([("[node]", settings), *common, *specs]), encoding="utf-8")
 
 
-def _start(lab: Lab, node: Node) -> None:
+def _start(lab: Lab, node: Node, command: Sequence[str]) -> None:
     with node.log.open("ab") as log:
-        command = [sys.executable, "-m", "tests.daemon.run_with_fake_engine", str(node.configuration)]
-        node.process = lab.run(node.host, command, stdout=log, stderr=subprocess.STDOUT)
+        run = [sys.executable, "-m", *command, str(node.configuration)]
+        node.process = lab.run(node.host, run, stdout=log, stderr=subprocess.STDOUT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,3 +118,37 @@ def test_certificates_differ_and_are_small() -> None:
     assert len(first.certificate) < 400
     assert to_pem(first.certificate) == first.certificate_pem
     assert "secret" not in repr(first)
+
+
+class Silent:
+    """A directory that never answers: a host that is cut off, with its connections."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.ending = threading.Event()
+
+    def served(self, fragment_id: str) -> Served | None:
+        self.asked.set()
+        self.ending.wait()
+        return None
+
+
+def test_who_waits_for_a_host_that_is_cut_off_is_pointed_at_another_one(server: LinkServer, tmp_path: Path) -> None:
+    silent = Silent()
+    inbox = PortInbox(tmp_path / "inbox", ("f",))
+    wanted = threading.Event()
+    wanted.set()
+    with LinkServer("127.0.0.1", silent) as gone:
+        puller = Puller(inbox, "f", "c", wanted, lambda _: None, lambda: -1)
+        try:
+            puller.point_at(Target(gone.address, 1))
+            assert silent.asked.wait(PATIENCE_S)
+            puller.point_at(Target(server.address, 1))
+            for _ in range(int(PATIENCE_S / 0.05)):
+                if inbox.next_batch("f") == 3:
+                    break
+                time.sleep(0.05)
+            assert inbox.next_batch("f") == 3
+        finally:
+            puller.stop()
+            silent.ending.set()
