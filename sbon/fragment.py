@@ -51,7 +51,7 @@ class Computes(msgspec.Struct, frozen=True):
 
     ``body`` and ``filters`` are those of a :class:`sbon.planning.signature.Signature`; ``columns`` are the names of the
     output's columns, by what they are called there; ``event_time`` is one of these. ``streams``: names of those that it
-    is made of.
+    is made of. ``from_ms``: it has all rows of event times from then on, in ms since the epoch; None: all there are.
     """
 
     body: str
@@ -59,6 +59,7 @@ class Computes(msgspec.Struct, frozen=True):
     columns: dict[str, str]
     event_time: str
     streams: tuple[str, ...] = ()
+    from_ms: int | None = None
 
     @property
     def text(self) -> str:

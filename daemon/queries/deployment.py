@@ -27,14 +27,16 @@ from daemon.peering.query_messages import (
 )
 from daemon.peering.query_record import KEEPERS
 from daemon.peering.requests import Done
+from daemon.peering.subscription_messages import Subscribed
 from daemon.queries.catalog import CatalogService, Known
 from daemon.queries.fellow_keepers import keeper_candidates
-from daemon.queries.join_planning import JoinPlanning, Planned
+from daemon.queries.join_planning import Planned
 from daemon.queries.keeper import Keeper
+from daemon.queries.query_planning import QueryPlanning
 from daemon.queries.subscribing import Subscriptions
 from sbon.engine_messages import cursor_name
 from sbon.errors import QueryError, SbonError
-from sbon.fragment import FragmentSpec
+from sbon.fragment import Computes, FragmentSpec, Start
 from sbon.network_usage import Link
 from sbon.placement.capacity import Demand
 from sbon.placement.choice import Placement
@@ -63,7 +65,7 @@ class Deployment:
         peers: Peers,
         keeper: Keeper,
         catalog: CatalogService,
-        planning: JoinPlanning,
+        planning: QueryPlanning,
         reserving: Reserving,
         subscriptions: Subscriptions,
         events: Events,
@@ -136,7 +138,7 @@ class Deployment:
                 reader = Reader(fragment_id, offered.query_id, offered.keepers)
                 cursors = _cursors(planned.plan, fragment_id)
                 granted = await self._subscriptions.subscribe(reader, cursors, query_id, keepers)
-                start = max(granted.starts.values(), key=lambda start: start.first_batch)
+                start = _begin(granted, offered.computes)
                 reused[fragment_id] = Reused(
                     offered.query_id,
                     offered.keepers,
@@ -236,6 +238,13 @@ class Deployment:
                     nursery.start_soon(start, spec)
         except* SbonError as errors:
             raise _first(errors) from None
+
+
+def _begin(granted: Subscribed, computes: Computes) -> Start:
+    """Where all cursors can begin; what is read may itself have begun with some event time."""
+    start = max(granted.starts.values(), key=lambda start: start.first_batch)
+    known = [from_ms for from_ms in (start.from_ms, computes.from_ms) if from_ms is not None]
+    return Start(start.first_batch, max(known, default=None))
 
 
 def _cursors(plan: QueryPlan, fragment_id: str) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""In which order a query joins its streams, and what of that runs already: decided by where streams, hosts and the sink
-are (docs/planning.md)."""
+"""In which order a query joins its streams, and which parts of that run already: decided by where streams, hosts and
+the sink are (docs/planning.md)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Planned:
 
 
 class JoinPlanning:
-    """Plans queries, the order of their joins and what they read of others included."""
+    """Puts the joins of queries into an order, with parts of them read of others."""
 
     def __init__(self, peers: Peers, placing: Placing, settings: PlacementConfig, events: Events) -> None:
         self._peers = peers
@@ -61,10 +61,10 @@ class JoinPlanning:
         self._settings = settings
         self._events = events
 
-    async def plan(self, sql: str, query_id: str, known: Known) -> Planned:
+    async def plan(self, prepared: Prepared, query_id: str, known: Known) -> Planned:
         """The query's fragments. Raises QueryError for a query that cannot be planned."""
-        prepared, written, problem = await trio.to_thread.run_sync(_prepare, sql, query_id, known)
-        as_written = Planned(written, (), lambda _: written)
+        written, problem = await trio.to_thread.run_sync(_look, prepared, query_id, known)
+        as_written = Planned(written, prepared.reads, lambda starts: prepared.cut(query_id, starts=starts))
         if problem is None:
             return as_written
         try:
@@ -79,7 +79,7 @@ class JoinPlanning:
             if not problem.running:
                 raise
             log.info("%s reads nothing of others: %s", query_id, error)
-            return await self.plan(sql, query_id, replace(known, derived={}))
+            return await self.plan(prepared, query_id, replace(known, derived={}))
 
     async def _choose(self, problem: _Problem) -> tuple[Tree, float]:
         """The best plan for the hosts that can be found, and what that is expected to cost."""
@@ -91,25 +91,22 @@ class JoinPlanning:
         return asked.tree, asked.cost
 
 
-def _prepare(sql: str, query_id: str, known: Known) -> tuple[Prepared, QueryPlan, _Problem | None]:
-    """In a thread: importing sqlglot and parsing take a while."""
+def _look(prepared: Prepared, query_id: str, known: Known) -> tuple[QueryPlan, _Problem | None]:
+    """The query as it is written, and what there is to be decided. In a thread: it takes a while."""
     from sbon.planning.problem import RunningStream, Use
     from sbon.planning.signature import Signature
-    from sbon.sql.join_query import join_query, used_above
-    from sbon.sql.logical_plan import Join
-    from sbon.sql.plan import prepare_query
+    from sbon.sql.join_query import is_join, join_query, used_above
     from sbon.sql.plan_rates import rate_of
     from sbon.sql.reuse import usable
 
-    prepared = prepare_query(sql, known.catalog)
     graphs: list[JoinGraph] = []
     written = prepared.cut(query_id, graphs.append)
     if len(graphs) != 1:
-        return prepared, written, None
+        return written, None
     graph, above = graphs[0], used_above(prepared.outputs, prepared.plan, graphs[0])
     found = usable(graph, above, {fragment_id: each.computes for fragment_id, (each, _) in known.derived.items()})
     if len(graph.inputs) < 3 and not found:
-        return prepared, written, None
+        return written, None
     at = [known.derived[each.fragment_id][1] for each in found]
     hosts = tuple(dict.fromkeys((*prepared.owners.values(), prepared.sink_owner, *at)))
     index = {node_id: number for number, node_id in enumerate(hosts)}
@@ -119,15 +116,15 @@ def _prepare(sql: str, query_id: str, known: Known) -> tuple[Prepared, QueryPlan
         host_of=lambda stream: index[prepared.owners[stream]],
         above=above,
         sink=index[prepared.sink_owner],
-        result_rate=None if isinstance(prepared.plan, Join) else rate_of(prepared.plan).bytes_per_s,
+        result_rate=None if is_join(prepared.plan) else rate_of(prepared.plan).bytes_per_s,
     )
     if query is None:
-        return prepared, written, None
+        return written, None
     running = {
         RunningStream(Signature(each.fragment_id), index[host], ()): each for each, host in zip(found, at, strict=True)
     }
     uses = tuple(Use(each.mask, stream.host, stream) for stream, each in running.items())
-    return prepared, written, _Problem(graph, query, hosts, uses, running)
+    return written, _Problem(graph, query, hosts, uses, running)
 
 
 def _cut(prepared: Prepared, query_id: str, problem: _Problem, tree: Tree) -> Planned:
@@ -148,17 +145,17 @@ def _cut(prepared: Prepared, query_id: str, problem: _Problem, tree: Tree) -> Pl
     def cut(starts: Mapping[str, Start]) -> QueryPlan:
         return prepared.cut(query_id, choose, starts)
 
-    return Planned(cut({}), tuple(each.fragment_id for each in reused.values()), cut)
+    return Planned(cut({}), (*prepared.reads, *(each.fragment_id for each in reused.values())), cut)
 
 
 def _shown(tree: Tree, problem: _Problem) -> str:
     """``((flights JOIN weather) JOIN bags)``; what runs already by its fragment's id."""
     from sbon.planning.problem import Use
-    from sbon.sql.signatures import stream_of
+    from sbon.sql.signatures import scan_of
 
     if not isinstance(tree, Use):
         return f"({_shown(tree.left, problem)} JOIN {_shown(tree.right, problem)})"
     if tree.running is not None:
         return problem.usable[tree.running].fragment_id
-    found = stream_of(problem.graph.inputs[tree.mask.bit_length() - 1])
-    return "" if found is None else found[0].stream.name
+    found = scan_of(problem.graph.inputs[tree.mask.bit_length() - 1])
+    return "" if found is None else found.stream.name

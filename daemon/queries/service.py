@@ -64,6 +64,7 @@ from daemon.queries.failover import Failover
 from daemon.queries.fellow_keepers import FellowKeepers
 from daemon.queries.join_planning import JoinPlanning
 from daemon.queries.keeper import MOVE_TIMEOUT_S, Keeper
+from daemon.queries.query_planning import QueryPlanning
 from daemon.queries.record_keeping import RecordKeeping
 from daemon.queries.replanning import Replanning
 from daemon.queries.subscribing import ConsumerSetting, Subscriptions
@@ -116,7 +117,8 @@ class QueryService:
         reserving = Reserving(self._peers, placing)
         conductor = Conductor(self._peers, self.hosting, events, parcels, reserving)
         self._optimizer = LocalOptimizer(self._peers, self.hosting, conductor, placing, events, config.placement)
-        planning = JoinPlanning(self._peers, placing, config.placement, events)
+        joins = JoinPlanning(self._peers, placing, config.placement, events)
+        planning = QueryPlanning(self._peers, joins, config.placement, events)
         ConsumerSetting(self._peers, self.hosting, self.supervisor, FragmentStore(state_dir / "fragments", node_id))
         self._subscriptions = Subscriptions(self._peers, self._keeping, self.keeper, events, config.failover.lease_s)
         self.replanning = Replanning(self._peers, self._keeping, self.keeper, placing, events, config.placement)

@@ -143,9 +143,9 @@ class PlanBuilder:
             self._unnamed += 1
             alias = source.alias or f"subquery{self._unnamed}"
             plan, outputs = self.query(source.this, self._with(source, visible))
-        return alias, *self._name_columns(plan, outputs, alias)
+        return alias, *self.name_columns(plan, outputs, alias)
 
-    def _name_columns(self, plan: Plan, outputs: list[Output], alias: str) -> tuple[Plan, list[Output]]:
+    def name_columns(self, plan: Plan, outputs: list[Output], alias: str) -> tuple[Plan, list[Output]]:
         """Give a subquery's computed columns attributes of their own: they are computed where they are written."""
         computed: list[tuple[str, exp.Expr]] = []
         named: list[Output] = []

@@ -2,7 +2,7 @@
 
 There is one per scan, join, union and aggregate, with the filters and projections around it fused in, and the sink.
 Going down from the sink, each fragment is told which columns its consumer uses and which of them is the consumer's
-event time; that is all it puts out. Sources and joins always put out their event time too.
+event time; that is all it puts out, and its event time, if it has one.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class Cutter:
 
     def _fragment(self, plan: Plan, outputs: list[Output], time: str | None) -> _Cut:
         """The fragment whose output is ``outputs`` over ``plan``; ``time`` is the attribute that is its event time."""
+        whole = plan
         conditions: list[exp.Expr] = []
         while isinstance(plan, (Filter, Compute)):
             if isinstance(plan, Filter):
@@ -107,20 +108,19 @@ class Cutter:
             plan = plan.input
         match plan:
             case Scan():
-                return self._source(plan, outputs, conditions)
+                return self._source(plan, whole, outputs, conditions)
             case Join():
-                return self._join(plan, outputs, conditions, time)
+                return self._join(plan, whole, outputs, conditions, time)
             case Union():
-                return self._union(plan, outputs, conditions, time)
+                return self._union(plan, whole, outputs, conditions, time)
             case Aggregate():
-                return self._aggregate(plan, outputs, conditions, time)
+                return self._aggregate(plan, whole, outputs, conditions, time)
             case Reused():
-                return self._reused(plan, outputs, conditions, time)
+                return self._reused(plan, whole, outputs, conditions, time)
 
-    def _source(self, scan: Scan, outputs: list[Output], conditions: list[exp.Expr]) -> _Cut:
+    def _source(self, scan: Scan, whole: Plan, outputs: list[Output], conditions: list[exp.Expr]) -> _Cut:
         time = next(attribute for attribute, name, _ in scan.columns if name == scan.stream.event_time)
-        if _named(outputs, time) is None:
-            outputs = [*outputs, Output(time, column(time))]
+        outputs = _with_time(outputs, time)
         names = {attribute: column(name) for attribute, name, _ in scan.columns}
         rate = estimates.stream_rate(scan.stream, list(names))
         select = _select(outputs, names).from_("source")
@@ -132,11 +132,13 @@ class Cutter:
             (),
             columns=tuple(output.name or "" for output in outputs),
             event_time=_named(outputs, time),
-            rate=_projected(estimates.filtered(rate, conditions), outputs),
+            rate=_projected(estimates.filtered(rate, _lasting(whole)), outputs),
             stream=scan.stream,
         )
 
-    def _reused(self, reused: Reused, outputs: list[Output], conditions: list[exp.Expr], time: str | None) -> _Cut:
+    def _reused(
+        self, reused: Reused, whole: Plan, outputs: list[Output], conditions: list[exp.Expr], time: str | None
+    ) -> _Cut:
         """No fragment of ours: whoever reads it takes its rows as they come, and makes of them what is wanted."""
         names = {attribute: column(name) for attribute, name in reused.columns}
         select = _select(outputs, names)
@@ -148,17 +150,17 @@ class Cutter:
             reused.fragment_id,
             tuple(output.name or "" for output in outputs),
             None if time is None else _named(outputs, time),
-            _projected(estimates.filtered(rate, conditions), outputs),
+            _projected(estimates.filtered(rate, _lasting(whole)), outputs),
             select,
             reused.first_batch,
         )
 
-    def _join(self, join: Join, outputs: list[Output], conditions: list[exp.Expr], time: str | None) -> _Cut:
+    def _join(
+        self, join: Join, whole: Plan, outputs: list[Output], conditions: list[exp.Expr], time: str | None
+    ) -> _Cut:
         times = times_in_join(join)
-        if time is None:  # whoever comes later, and wants the same join, needs to know from when on it has all of it
-            time = min(times.lags_us)
-        if _named(outputs, time) is None:
-            outputs = [*outputs, Output(time, column(time))]
+        time = time or min(times.lags_us)
+        outputs = _with_time(outputs, time)
         needed = used(*(o.expression for o in outputs), *conditions, *join.condition) | {times.left, times.right}
         left, right = (
             self._fragment(side, list(identity(a for a in attributes(side) if a in needed)), side_time)
@@ -175,11 +177,16 @@ class Cutter:
             columns=tuple(output.name or "" for output in outputs),
             event_time=_named(outputs, time),
             lag_us=times.lags_us[time],
-            rate=_projected(estimates.filtered(estimates.joined(left.rate, right.rate), conditions), outputs),
-            computes=None if conditions else computes(join, outputs, _named(outputs, time)),
+            rate=_projected(estimates.filtered(estimates.joined(left.rate, right.rate), _lasting(whole)), outputs),
+            computes=computes(whole, outputs, _named(outputs, time)),
         )
 
-    def _union(self, union: Union, outputs: list[Output], conditions: list[exp.Expr], time: str | None) -> _Cut:
+    def _union(
+        self, union: Union, whole: Plan, outputs: list[Output], conditions: list[exp.Expr], time: str | None
+    ) -> _Cut:
+        time = time or min(event_times(union).lags_us, default=None)
+        if time is not None:
+            outputs = _with_time(outputs, time)
         needed = used(*(output.expression for output in outputs), *conditions) | ({time} if time else set())
         inputs: list[_Cut] = []
         for branch, sources in zip(union.inputs, union.expressions, strict=True):
@@ -203,19 +210,24 @@ class Cutter:
         if above:
             select = _select(outputs).from_(merged.subquery("united"))
             merged = select.where(conjunction(conditions)) if conditions else select
+        event_time = None if time is None else _named(outputs, time)
+        merged_rate = estimates.merged([each.rate for each in inputs])
         return self._add(
             FragmentKind.UNION,
             render(merged),
             tuple(inputs),
             columns=tuple(output.name or "" for output in outputs),
-            event_time=None if time is None else _named(outputs, time),
-            rate=_projected(estimates.filtered(estimates.merged([each.rate for each in inputs]), conditions), outputs),
+            event_time=event_time,
+            rate=_projected(estimates.filtered(merged_rate, _lasting(whole)), outputs),
+            computes=computes(whole, outputs, event_time),
         )
 
     def _aggregate(
-        self, aggregate: Aggregate, outputs: list[Output], conditions: list[exp.Expr], time: str | None
+        self, aggregate: Aggregate, whole: Plan, outputs: list[Output], conditions: list[exp.Expr], time: str | None
     ) -> _Cut:
         window, definitions = aggregate.window, aggregate.definitions()
+        time = time or window.end
+        outputs = _with_time(outputs, time)
         result_names = used(*(output.expression for output in outputs), *conditions)
         measures = [measure for name, measure in aggregate.measures if name in result_names]
         needed = used(*(key for _, key in aggregate.keys), *measures) | {window.time}
@@ -226,16 +238,16 @@ class Cutter:
         select = select.group_by(window.call, *(key for _, key in aggregate.keys))
         if conditions:
             select = select.having(substitute(conjunction(conditions), definitions))
-        event_time = None if time is None else _named(outputs, time)
         rate = estimates.aggregated(child.rate, window.length_us / window.slide_us, list(definitions))
         return self._add(
             FragmentKind.AGGREGATE,
             render(select),
             (child,),
             columns=tuple(output.name or "" for output in outputs),
-            event_time=event_time,
-            lag_us=window.length_us if event_time is not None and time == window.start else 0,
-            rate=_projected(estimates.filtered(rate, conditions), outputs),
+            event_time=_named(outputs, time),
+            lag_us=window.length_us if time == window.start else 0,
+            rate=_projected(estimates.filtered(rate, _lasting(whole)), outputs),
+            computes=computes(whole, outputs, _named(outputs, time)),
         )
 
     def _add(
@@ -277,6 +289,16 @@ class Cutter:
         return _Cut(fragment_id, columns, event_time, rate)
 
 
+def _lasting(plan: Plan) -> list[exp.Expr]:
+    """The filters around a fragment, but for those that only matter at its start."""
+    found: list[exp.Expr] = []
+    while isinstance(plan, (Filter, Compute)):
+        if isinstance(plan, Filter) and not plan.is_start:
+            found += conjuncts(plan.condition)
+        plan = plan.input
+    return found
+
+
 def _select(outputs: Sequence[Output], definitions: Mapping[str, exp.Expr] | None = None) -> exp.Select:
     """``SELECT`` of the outputs, with attributes replaced by ``definitions``, each under its name."""
     items: list[exp.Expr] = []
@@ -285,6 +307,11 @@ def _select(outputs: Sequence[Output], definitions: Mapping[str, exp.Expr] | Non
         value = substitute(output.expression, definitions or {})
         items.append(value if bare(value) == name else exp.Alias(this=value.unnest(), alias=identifier(name)))
     return exp.select(*items)
+
+
+def _with_time(outputs: list[Output], time: str) -> list[Output]:
+    """And the event time: whoever comes later, and wants the same, needs to know from when on it has all of it."""
+    return outputs if _named(outputs, time) is not None else [*outputs, Output(time, column(time))]
 
 
 def _named(outputs: Sequence[Output], attribute: str) -> str | None:

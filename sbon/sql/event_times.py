@@ -71,7 +71,9 @@ def event_times(plan: Plan) -> EventTimes:
             # Windows with end <= W have been put out at watermark W: later ones end after W, and start a length before.
             return EventTimes({window.end: 0, window.start: length}, bounds)
         case Reused():
-            return EventTimes({plan.time: 0}, {})
+            columns, all_bounds = set(attributes(plan)), event_times(plan.instead_of).bounds
+            kept = {pair: least for pair, least in all_bounds.items() if columns.issuperset(pair)}
+            return EventTimes({plan.time: 0}, kept)
 
 
 def times_in_join(join: Join) -> JoinTimes:

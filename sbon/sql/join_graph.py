@@ -141,7 +141,7 @@ def _bounds(inputs: list[Plan], conditions: list[exp.Expr]) -> list[exp.Expr]:
     return [
         at_least(greater, smaller, least_us)
         for (greater, smaller), least_us in sorted(closure(*known, *relevant).items())
-        if owner[greater] != owner[smaller] and (greater, smaller) not in written
+        if owner.keys() >= {greater, smaller} and owner[greater] != owner[smaller] and (greater, smaller) not in written
     ]
 
 

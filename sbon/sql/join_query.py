@@ -23,7 +23,7 @@ from sbon.sql.logical_plan import (
     used,
 )
 from sbon.sql.plan_rates import joined_rate, rate_of
-from sbon.sql.signatures import canonical, stream_of
+from sbon.sql.signatures import canonical_join, scan_of
 
 
 def join_query(
@@ -40,7 +40,7 @@ def join_query(
     ``above``: attributes that are used above the joins; ``host_of``: the host of a stream, by its name;
     ``result_rate``: of what reaches the sink, None if that is the result of the joins itself.
     """
-    streams = [stream_of(plan) for plan in graph.inputs]
+    streams = [scan_of(plan) for plan in graph.inputs]
     if any(stream is None for stream in streams) or not 2 <= len(streams) <= MAX_STREAMS:
         return None
     count = len(streams)
@@ -48,7 +48,7 @@ def join_query(
     rates, signatures = [], []
     for mask in range(1 << count):
         numbers = [number for number in range(count) if mask >> number & 1]
-        signatures.append(canonical(graph, numbers).signature)
+        signatures.append(canonical_join(graph, numbers).signature)
         if not numbers:
             rates.append(0.0)
         elif len(numbers) == 1 or graph.can_join(frozenset(numbers)):
@@ -57,7 +57,7 @@ def join_query(
             rates.append(math.inf)
     if not math.isfinite(rates[-1]):
         return None
-    hosts = tuple(host_of(stream[0].stream.name) for stream in streams if stream is not None)
+    hosts = tuple(host_of(stream.stream.name) for stream in streams if stream is not None)
     at_sink = rates[-1] if result_rate is None else result_rate
     return JoinQuery(name, hosts, tuple(rates), tuple(signatures), sink, at_sink, signatures[-1])
 
@@ -77,12 +77,19 @@ def used_above(outputs: Sequence[Output], plan: Plan, graph: JoinGraph) -> set[s
     """
     own = {name for each in graph.inputs for name in attributes(each)}
     needed = own & (used(*(output.expression for output in outputs)) | _used_in(plan))
-    order = graph.any_order() if isinstance(plan, Join) else None
+    order = graph.any_order() if is_join(plan) else None
     if order is not None:
         times = event_times(graph.plan(order)).lags_us.keys()
         if not times & {bare(output.expression) for output in outputs}:
             needed.add(min(times))
     return needed
+
+
+def is_join(plan: Plan) -> bool:
+    """Whether joins, and columns that are computed of them, are all that the plan is."""
+    while isinstance(plan, Compute):
+        plan = plan.input
+    return isinstance(plan, Join)
 
 
 def _used_in(plan: Plan) -> set[str]:

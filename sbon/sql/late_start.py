@@ -20,66 +20,78 @@ from sbon.sql.event_times import event_times
 from sbon.sql.logical_plan import Aggregate, Compute, Filter, Join, Plan, Reused, Scan, Union, bare, display
 from sbon.sql.time_bounds import Bounds
 
-#: Rows may be missing that have, in one of these attributes, an earlier time than this, in ms since the epoch.
-_Missing = dict[str, int]
-
 
 def begin(plan: Plan, starts: Mapping[str, Start]) -> Plan:
     """``plan``, reading the fragments of others from ``starts`` on; from their beginnings where none is given.
 
     Raises QueryError for a window of which it cannot be said whether all that belongs to it will come.
     """
-    return _begin(plan, starts)[0]
-
-
-def _begin(plan: Plan, starts: Mapping[str, Start]) -> tuple[Plan, _Missing]:
     match plan:
         case Scan():
-            return plan, {}
+            return plan
         case Reused():
             start = starts.get(plan.fragment_id, Start(0, None))
             read = replace(plan, first_batch=start.first_batch)
-            return (read, {}) if start.from_ms is None else _from(read, plan.time, start.from_ms)
+            return read if start.from_ms is None else _since(read, plan.time, start.from_ms)
         case Filter():
-            below, missing = _begin(plan.input, starts)
-            return Filter(below, plan.condition), missing
+            return replace(plan, input=begin(plan.input, starts))
         case Compute():
-            below, missing = _begin(plan.input, starts)
-            return Compute(below, plan.columns), missing
+            return Compute(begin(plan.input, starts), plan.columns)
         case Join():
-            (left, one), (right, other) = _begin(plan.left, starts), _begin(plan.right, starts)
-            return Join(left, right, plan.condition, plan.place), one | other
+            return Join(begin(plan.left, starts), begin(plan.right, starts), plan.condition, plan.place)
         case Union():
-            return _of_union(plan, starts)
+            return Union(tuple(begin(branch, starts) for branch in plan.inputs), plan.columns, plan.expressions)
         case Aggregate():
-            below, missing = _begin(plan.input, starts)
-            aggregate = Aggregate(below, plan.window, plan.keys, plan.measures)
-            if not missing:
-                return aggregate, {}
-            complete_ms = _complete_from(missing, plan.window.time, event_times(below).bounds)
-            return _from(aggregate, plan.window.start, complete_ms)
+            aggregate = Aggregate(begin(plan.input, starts), plan.window, plan.keys, plan.measures)
+            from_ms = complete_from(aggregate.input, plan.window.time)
+            return aggregate if from_ms is None else _since(aggregate, plan.window.start, from_ms)
 
 
-def _from(plan: Plan, time: str, from_ms: int) -> tuple[Plan, _Missing]:
+def complete_from(plan: Plan, time: str) -> int | None:
+    """From which value of ``time`` on, in ms since the epoch, a plan that has begun has all rows; None: it has all.
+
+    Raises QueryError if that cannot be said.
+    """
+    missing = _missing(plan)
+    return _complete_from(missing, time, event_times(plan).bounds) if missing else None
+
+
+def _since(plan: Plan, time: str, from_ms: int) -> Plan:
     since = exp.Anonymous(this="timestamp_millis", expressions=[exp.Literal.number(from_ms)])
-    return Filter(plan, exp.GTE(this=column(time), expression=since)), {time: from_ms}
+    return Filter(plan, exp.GTE(this=column(time), expression=since), is_start=True)
 
 
-def _of_union(union: Union, starts: Mapping[str, Start]) -> tuple[Plan, _Missing]:
-    begun = [_begin(branch, starts) for branch in union.inputs]
-    missing: _Missing = {}
-    for (branch, of_branch), sources in zip(begun, union.expressions, strict=True):
-        if of_branch:
-            bounds = event_times(branch).bounds
-            for name, source in zip(union.columns, sources, strict=True):
-                time = bare(source)
-                if time is not None and time in event_times(branch).lags_us:
-                    missing[name] = max(missing.get(name, 0), _complete_from(of_branch, time, bounds))
-    return Union(tuple(branch for branch, _ in begun), union.columns, union.expressions), missing
+def _missing(plan: Plan) -> dict[str, int]:
+    """Rows may be missing that have, in one of these attributes, an earlier time than this, in ms since the epoch."""
+    match plan:
+        case Scan() | Reused() | Aggregate():
+            return {}  # where they are not whole, they stand below a filter that says so
+        case Filter():
+            missing = _missing(plan.input)
+            if not plan.is_start:
+                return missing
+            time, from_ms = plan.condition.this, plan.condition.expression.expressions[0]
+            return {**missing, time.name: int(from_ms.name)}
+        case Compute():
+            return _missing(plan.input)
+        case Join():
+            return _missing(plan.left) | _missing(plan.right)
+        case Union():
+            return _missing_in_union(plan)
 
 
-def _complete_from(missing: _Missing, time: str, bounds: Bounds) -> int:
-    """From which value of ``time`` on, in ms, no row is missing. Raises QueryError if that cannot be said."""
+def _missing_in_union(union: Union) -> dict[str, int]:
+    missing: dict[str, int] = {}
+    for branch, sources in zip(union.inputs, union.expressions, strict=True):
+        of_branch, times = _missing(branch), event_times(branch)
+        for name, source in zip(union.columns, sources, strict=True):
+            time = bare(source)
+            if of_branch and time is not None and time in times.lags_us:
+                missing[name] = max(missing.get(name, 0), _complete_from(of_branch, time, times.bounds))
+    return missing
+
+
+def _complete_from(missing: Mapping[str, int], time: str, bounds: Bounds) -> int:
     found = []
     for other, from_ms in missing.items():
         least_us = 0 if other == time else bounds.get((other, time))  # other - time >= least

@@ -27,8 +27,11 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filter:
+    """``is_start``: no part of what is computed; it says from which event time on (:mod:`sbon.sql.late_start`)."""
+
     input: Plan
     condition: exp.Expr
+    is_start: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +100,7 @@ class Reused:
     """The output of a fragment of another query: its columns as (attribute, name there).
 
     ``instead_of`` is what would have to be computed without it; ``time`` is the attribute of its event time.
-    ``first_batch`` is where reading begins.
+    ``first_batch`` is where reading begins. ``surplus``: it is expected to have so many times more rows than that.
     """
 
     fragment_id: str
@@ -105,6 +108,7 @@ class Reused:
     time: str
     instead_of: Plan
     first_batch: int = 0
+    surplus: float = 1.0
 
 
 Plan = Scan | Filter | Compute | Join | Union | Aggregate | Reused

@@ -19,6 +19,7 @@ from sbon.sql.logical_plan import Output, Plan, bare, display, shown
 from sbon.sql.pushdown import push_filters
 from sbon.sql.query_plan import QueryPlan
 from sbon.sql.reorder import Choose, as_written, reorder
+from sbon.sql.reuse import reads
 from sbon.streams import SinkSpec
 
 
@@ -33,6 +34,11 @@ class Prepared:
     owners: Mapping[str, str]
     sink_owner: str
     interval_us: int
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The fragments of others that it reads whatever the order of its joins."""
+        return tuple(dict.fromkeys(reads(self.plan)))
 
     def cut(self, query_id: str, choose: Choose = as_written, starts: Mapping[str, Start] | None = None) -> QueryPlan:
         """Its fragments, joins as ``choose`` says. Raises QueryError if it cannot run on streams.
@@ -64,8 +70,8 @@ def prepare_query(text: str, catalog: Catalog) -> Prepared:
         sink, sink_owner = catalog.sink(".".join(part.name for part in table.parts), place(table))
         builder = PlanBuilder(catalog)
         plan, written = builder.query(query)
-        outputs = tuple(_named(written))
-        pushed = push_filters(plan)
+        plan, named = builder.name_columns(plan, _named(written), "result")
+        pushed, outputs = push_filters(plan), tuple(named)
     owners = {stream.name: owner for stream, owner in catalog.streams.values()}
     return Prepared(text, pushed, outputs, sink, owners, sink_owner, min(builder.slides_us, default=0))
 

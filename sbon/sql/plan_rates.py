@@ -27,6 +27,8 @@ def rate_of(plan: Plan) -> Rate:
     match plan:
         case Scan():
             return estimates.stream_rate(plan.stream, [attribute for attribute, _, _ in plan.columns])
+        case Filter() if plan.is_start:
+            return rate_of(plan.input)
         case Filter():
             return estimates.filtered(rate_of(plan.input), conjuncts(plan.condition))
         case Compute():
@@ -49,7 +51,7 @@ def rate_of(plan: Plan) -> Rate:
         case Reused():
             rate = rate_of(plan.instead_of)
             widths = {name: rate.column_bytes[name] for name in attributes(plan)}
-            return Rate(rate.rows_per_s, widths, rate.kept)
+            return Rate(rate.rows_per_s * plan.surplus, widths, rate.kept * plan.surplus)
 
 
 def joined_rate(inputs: Sequence[Rate], needed: set[str]) -> float:

@@ -1,115 +1,251 @@
-"""What a join of some of a query's inputs computes, in a form that does not depend on how it is written.
+"""What a part of a query computes, in a form that does not depend on how it is written.
 
-Aliases, the order of streams and of conditions, and which side of a comparison is written first make no difference.
+Aliases, the order of streams, of parts of a union, of conditions and of keys, and how a condition is written
+(:mod:`sbon.sql.normal_form`) make no difference; nor does in which order streams are joined, nor whether a part of it
+is read from another query. Filters are kept apart, because a stream with fewer of them can stand in for one with more;
+so are those on the keys of an aggregate, which may as well be applied behind it.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 from sqlglot import exp
 
+from sbon.errors import QueryError
 from sbon.fragment import Computes
 from sbon.planning.signature import Signature
-from sbon.sql.dialect import column, render
+from sbon.sql.dialect import column
+from sbon.sql.durations import parse_duration_us
 from sbon.sql.join_graph import JoinGraph, join_graph
-from sbon.sql.logical_plan import Filter, Join, Output, Plan, Scan, bare, conjuncts, used
-
-#: A comparison with its sides changed about.
-_TURNED: dict[type[exp.Expr], type[exp.Expr]] = {exp.GT: exp.LT, exp.GTE: exp.LTE}
-_SYMMETRIC = (exp.EQ, exp.NEQ, exp.NullSafeEQ)
-
-
-def stream_of(plan: Plan) -> tuple[Scan, list[exp.Expr]] | None:
-    """The stream and the filters on it, if that is all that the plan is."""
-    filters: list[exp.Expr] = []
-    while isinstance(plan, Filter):
-        filters += conjuncts(plan.condition)
-        plan = plan.input
-    return (plan, filters) if isinstance(plan, Scan) else None
+from sbon.sql.late_start import complete_from
+from sbon.sql.logical_plan import (
+    Aggregate,
+    Compute,
+    Filter,
+    Join,
+    Output,
+    Plan,
+    Reused,
+    Scan,
+    Union,
+    bare,
+    substitute,
+    used,
+)
+from sbon.sql.normal_form import parts, text
+from sbon.sql.pushdown import push_filters
 
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """A signature, and what it calls the attributes and the filters of the plan, by attribute and by signature."""
+    """A signature, and what stands behind it in the plan.
+
+    ``definitions``: the plan's attributes in columns that are called the same for all. ``filters``: by their text in
+    the signature, what they are over the plan's attributes. ``is_stream``: it is nothing but a stream, filtered.
+    """
 
     signature: Signature
-    names: Mapping[str, str]
+    definitions: Mapping[str, exp.Expr]
     filters: Mapping[str, exp.Expr]
+    is_stream: bool = False
+
+    def called(self, expression: exp.Expr) -> str:
+        """What an expression over the plan's attributes is called by all."""
+        meant = substitute(expression, self.definitions)
+        return bare(meant) or text(meant)
+
+    def filtered(self, conditions: Iterable[exp.Expr]) -> Canonical:
+        new = {self.called(part): part for condition in conditions for part in parts(condition)}
+        filters = {**self.filters, **new}
+        return replace(self, signature=Signature(self.signature.body, frozenset(filters)), filters=filters)
+
+    @property
+    def whole(self) -> str:
+        """Body and filters, as a part of something else."""
+        filters = " AND ".join(f"({part})" for part in sorted(self.filters))
+        if filters:
+            return f"({self.signature.body} WHERE {filters})"
+        return self.signature.body if self.is_stream else f"({self.signature.body})"
 
 
-def canonical(graph: JoinGraph, numbers: Iterable[int]) -> Canonical:
-    """Of the join of these inputs, all of them streams with filters. Raises ValueError if one is not."""
-    found = []
-    for number in numbers:
-        stream = stream_of(graph.inputs[number])
-        if stream is None:
-            raise ValueError(f"input {number} is no stream")
-        found.append(stream)
-    found.sort(key=lambda pair: pair[0].stream.name.lower())
-    scans = [scan for scan, _ in found]
-    names = {attribute for scan in scans for attribute, _, _ in scan.columns}
+def canonical(plan: Plan) -> Canonical:
+    """Of a plan whose filters have been pushed down."""
+    return _canonical(_computed_anew(plan))
+
+
+def canonical_join(graph: JoinGraph, numbers: Iterable[int]) -> Canonical:
+    """Of the join of these inputs, with all conditions between them."""
+    found = sorted((canonical(graph.inputs[number]) for number in numbers), key=lambda each: each.signature.body)
+    names = {attribute for each in found for attribute in each.definitions}
     between = [part for part in graph.conditions if used(part) <= names]
-    filters = [part for _, parts in found for part in parts]
     # Which of several uses of one stream is called the first is free: the least text decides.
     return min(
-        (_written(scans, numbering, between, filters) for numbering in _numberings(scans)),
-        key=lambda found: (found.signature.body, sorted(found.signature.filters)),
+        (_joined(found, numbering, between) for numbering in _numberings(found)),
+        key=lambda each: (each.signature.body, sorted(each.signature.filters)),
     )
 
 
-def computes(join: Join, outputs: Sequence[Output], event_time: str | None) -> Computes | None:
-    """What a fragment computes that puts out ``outputs`` of a join; None for what others cannot read from some point
-    of event time on, or could not find: its inputs are not all streams."""
-    graph = join_graph(join)
-    if any(stream_of(plan) is None for plan in graph.inputs):
+def computes(plan: Plan, outputs: Sequence[Output], event_time: str | None) -> Computes | None:
+    """What a fragment computes that puts out ``outputs`` of ``plan``, which may read from others; None for what others
+    cannot read: it has no event time from which on they could."""
+    time = next((bare(output.expression) for output in outputs if output.name == event_time), None)
+    if event_time is None or time is None:
         return None
-    found = canonical(graph, range(len(graph.inputs)))
-    columns = {found.names[name]: output.name or "" for output in outputs if (name := bare(output.expression) or "")}
-    time = next((name for name, column in columns.items() if column == event_time), None)
-    if time is None:
+    try:
+        from_ms = complete_from(plan, time)
+    except QueryError:
         return None
-    read = (stream_of(plan) for plan in graph.inputs)
-    names = tuple(sorted({stream[0].stream.name for stream in read if stream is not None}))
-    return Computes(found.signature.body, tuple(sorted(found.signature.filters)), columns, time, names)
+    found = canonical(plan)
+    columns = {found.called(output.expression): output.name or "" for output in outputs}
+    signature = found.signature
+    return Computes(
+        signature.body,
+        tuple(sorted(signature.filters)),
+        columns,
+        found.called(column(time)),
+        tuple(sorted({scan.stream.name for scan in scans(_computed_anew(plan))})),
+        from_ms,
+    )
 
 
-def _written(
-    scans: list[Scan], numbering: tuple[int, ...], between: list[exp.Expr], filters: list[exp.Expr]
-) -> Canonical:
-    names: dict[str, exp.Expr] = {}
-    for scan, number in zip(scans, numbering, strict=True):
-        for attribute, name, _ in scan.columns:
-            names[attribute] = column(f"{scan.stream.name.lower()}{number}__{name.lower()}")
-    streams = sorted(f"{scan.stream.name.lower()}{number}" for scan, number in zip(scans, numbering, strict=True))
-    conditions = sorted({_canonical(part, names) for part in between})
-    body = ", ".join(streams) + (" ON " + " AND ".join(conditions) if conditions else "")
-    by_text = {_canonical(part, names): part for part in filters}
-    called = {attribute: name.name for attribute, name in names.items()}
-    return Canonical(Signature(body, frozenset(by_text)), called, by_text)
+def scans(plan: Plan) -> list[Scan]:
+    """All streams that are read, from left to right."""
+    match plan:
+        case Scan():
+            return [plan]
+        case Filter() | Compute() | Aggregate():
+            return scans(plan.input)
+        case Join():
+            return scans(plan.left) + scans(plan.right)
+        case Union():
+            return [scan for branch in plan.inputs for scan in scans(branch)]
+        case Reused():
+            return scans(plan.instead_of)
 
 
-def _numberings(scans: list[Scan]) -> Iterable[tuple[int, ...]]:
-    """Ways to number the uses of each stream from 1. Streams are sorted by name."""
+def scan_of(plan: Plan) -> Scan | None:
+    """The stream, if filters and computed columns on it are all that the plan is."""
+    while isinstance(plan, (Filter, Compute)):
+        plan = plan.input
+    return plan if isinstance(plan, Scan) else None
+
+
+def _computed_anew(plan: Plan) -> Plan:
+    """The same without anything of others, and whatever point of time it begins with."""
+    return push_filters(_expanded(plan))
+
+
+def _expanded(plan: Plan) -> Plan:
+    match plan:
+        case Scan():
+            return plan
+        case Filter():
+            below = _expanded(plan.input)
+            return below if plan.is_start else Filter(below, plan.condition)
+        case Compute():
+            return Compute(_expanded(plan.input), plan.columns)
+        case Join():
+            return Join(_expanded(plan.left), _expanded(plan.right), plan.condition, plan.place)
+        case Union():
+            return Union(tuple(_expanded(branch) for branch in plan.inputs), plan.columns, plan.expressions)
+        case Aggregate():
+            return Aggregate(_expanded(plan.input), plan.window, plan.keys, plan.measures)
+        case Reused():
+            return _expanded(plan.instead_of)
+
+
+def _canonical(plan: Plan) -> Canonical:
+    match plan:
+        case Scan():
+            names = {attribute: column(name.lower()) for attribute, name, _ in plan.columns}
+            return Canonical(Signature(plan.stream.name.lower()), names, {}, is_stream=True)
+        case Filter():
+            return _canonical(plan.input).filtered([plan.condition])
+        case Compute():
+            below = _canonical(plan.input)
+            computed = {name: substitute(expression, below.definitions) for name, expression in plan.columns}
+            return replace(below, definitions={**below.definitions, **computed})
+        case Join():
+            graph = join_graph(plan)
+            return canonical_join(graph, range(len(graph.inputs)))
+        case Union():
+            return _of_union(plan)
+        case Aggregate():
+            return _of_aggregate(plan)
+        case Reused():
+            raise AssertionError("plans are looked at as if nothing was read from others")
+
+
+def _of_union(union: Union) -> Canonical:
+    branches = [_canonical(branch) for branch in union.inputs]
+    order = sorted(range(len(branches)), key=lambda number: branches[number].whole)
+    body = " UNION ALL ".join(branches[number].whole for number in order)
+    fed = list(zip(*union.expressions, strict=True))
+    called = [" | ".join(branches[number].called(sources[number]) for number in order) for sources in fed]
+    names = {name: column(text) for name, text in zip(union.columns, called, strict=True)}
+    return Canonical(Signature(body), names, {})
+
+
+def _of_aggregate(aggregate: Aggregate) -> Canonical:
+    below, window = _canonical(aggregate.input), aggregate.window
+    keys = {name: below.called(key) for name, key in aggregate.keys}
+    by_input = {source: name for name, key in aggregate.keys if (source := bare(key)) is not None}
+    # A condition on the keys keeps whole groups: it may as well be applied to the result.
+    on_keys = {written: part for written, part in below.filters.items() if used(part) and used(part) <= by_input.keys()}
+    rest = {written: part for written, part in below.filters.items() if written not in on_keys}
+    within = replace(below, filters=rest).whole
+    offset = window.call.expressions[3].name if len(window.call.expressions) > 3 else "0 seconds"
+    lengths = (window.length_us, window.slide_us, (parse_duration_us(offset) or 0) % window.slide_us)
+    call = f"window({below.called(column(window.time))}, {', '.join(str(length) for length in lengths)})"
+    body = f"{within} GROUP BY {', '.join((call, *sorted(set(keys.values()))))}"
+    measures = {name: below.called(measure) for name, measure in aggregate.measures}
+    # Names of columns are in small letters here, so none of them is called so.
+    called = {window.start: "WINDOW.start", window.end: "WINDOW.end", **keys, **measures}
+    found = Canonical(Signature(body), {name: column(text) for name, text in called.items()}, {})
+    behind = {source: column(name) for source, name in by_input.items()}
+    return found.filtered(substitute(part, behind) for part in on_keys.values())
+
+
+def _joined(inputs: Sequence[Canonical], numbering: tuple[int, ...], between: Sequence[exp.Expr]) -> Canonical:
+    labels = [f"{_label(each)}{number}" for each, number in zip(inputs, numbering, strict=True)]
+    definitions: dict[str, exp.Expr] = {}
+    filters: list[exp.Expr] = []
+    for each, label in zip(inputs, labels, strict=True):
+        definitions |= {name: _of(label, expression) for name, expression in each.definitions.items()}
+        filters += each.filters.values()
+    found = Canonical(Signature(""), definitions, {})
+    listed = sorted(
+        label if each.is_stream else f"({each.signature.body}) AS {label}"
+        for each, label in zip(inputs, labels, strict=True)
+    )
+    conditions = sorted({found.called(part) for condition in between for part in parts(condition)})
+    body = ", ".join(listed) + (" ON " + " AND ".join(conditions) if conditions else "")
+    return replace(found, signature=Signature(body)).filtered(filters)
+
+
+def _of(label: str, expression: exp.Expr) -> exp.Expr:
+    """What is a column of an input is called after that, too."""
+    return expression.transform(
+        lambda node: column(f"{label}__{node.name}") if isinstance(node, exp.Column) and not node.table else node
+    )
+
+
+def _label(each: Canonical) -> str:
+    body = each.signature.body
+    return body if each.is_stream else f"v{hashlib.blake2b(body.encode(), digest_size=4).hexdigest()}_"
+
+
+def _numberings(inputs: Sequence[Canonical]) -> Iterable[tuple[int, ...]]:
+    """Ways to number the uses of each input from 1. They are sorted by body."""
+    bodies = [each.signature.body for each in inputs]
     ways: list[tuple[int, ...]] = [()]
     position = 0
-    while position < len(scans):
-        same = sum(scan.stream.name.lower() == scans[position].stream.name.lower() for scan in scans)
+    while position < len(bodies):
+        same = bodies.count(bodies[position])
         ways = [way + part for way in ways for part in permutations(range(1, same + 1))]
         position += same
     return ways
-
-
-def _canonical(part: exp.Expr, names: Mapping[str, exp.Expr]) -> str:
-    renamed = part.transform(
-        lambda node: names[node.name].copy() if isinstance(node, exp.Column) and node.name in names else node
-    ).unnest()
-    turned = _TURNED.get(type(renamed))
-    if turned is not None:
-        return render(turned(this=renamed.expression, expression=renamed.this))
-    if isinstance(renamed, _SYMMETRIC):
-        sides = sorted((render(renamed.this), render(renamed.expression)))
-        return f" {renamed.key} ".join(sides)
-    return render(renamed)

@@ -83,11 +83,12 @@ def join_times(
 
     ``known`` are the bounds that hold within the inputs. None if no pair is bounded in both directions.
     """
-    parts = list(condition)
+    parts, within = list(condition), list(known)
     candidates = {*left, *right}
+    times = candidates.union(*(pair for system in within for pair in system))
     stated = [conjunct_bounds(part) for part in parts]
-    relevant = [{pair: least for pair, least in system.items() if candidates.issuperset(pair)} for system in stated]
-    bounds = closure(*known, *relevant)
+    relevant = [{pair: least for pair, least in system.items() if times.issuperset(pair)} for system in stated]
+    bounds = closure(*within, *relevant)
     pairs = [(one, other) for one in left for other in right if (one, other) in bounds and (other, one) in bounds]
     if not pairs:
         return None

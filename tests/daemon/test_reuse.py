@@ -26,6 +26,11 @@ SECOND = (
     f"FROM {JOIN.format('a', 'b')} WHERE a.k <> 'x' GROUP BY window(a.ts, '1 hour')"
 )
 
+THIRD = (
+    "INSERT INTO out SELECT count(1) AS many, window.start AS since "
+    f"FROM {JOIN.format('c', 'd')} WHERE 'x' <> c.k GROUP BY window(c.ts, '60 minutes')"
+)
+
 
 async def operators(cluster: Cluster, query_id: str) -> dict[str, OperatorInfo]:
     async with cluster.client("left") as client:
@@ -62,10 +67,7 @@ async def submit_first(cluster: Cluster) -> tuple[str, OperatorInfo]:
     """Its id and its join, once that is known to run."""
     first = await cluster.submit(FIRST)
 
-    async def is_offered() -> bool:
-        return f"{first}-join1" in await streams(cluster)
-
-    await eventually(is_offered)
+    await eventually(lambda: offers(cluster, f"{first}-join1"))
     return first, (await operators(cluster, first))["join"]
 
 
@@ -139,6 +141,43 @@ async def test_the_second_query_reads_the_join_of_the_first_and_keeps_it_alive(t
             nursery.cancel_scope.cancel()
 
 
+async def test_an_aggregate_that_itself_reads_others_is_read_and_keeps_all_of_it_alive(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        first, join = await submit_first(cluster)
+        second = await cluster.submit(SECOND)
+        aggregate = f"{second}-aggregate1"
+        await eventually(lambda: offers(cluster, aggregate))
+        third = await cluster.submit(THIRD)
+        assert (await operators(cluster, third)).keys() == {"sink"}
+        said = await explained(cluster, third)
+        assert [(each.fragment_id, each.query_id) for each in said.reused] == [(aggregate, second)]
+        # It is whole from the first window on that begins when the join does, which ends an hour later.
+        assert said.reused[0].from_ms == 1000
+        sink = spec(cluster, "sink", f"{third}-sink1")
+        assert "WHERE s >= TIMESTAMP_MILLIS(1000)" in sink.sql
+        for query_id in (first, second):
+            await cancel(cluster, query_id)
+
+        async def only_what_is_needed_is_left() -> bool:
+            kept = (await operators(cluster, first)).keys() | (await operators(cluster, second)).keys()
+            return kept == {"source", "join", "aggregate"} and consumers(cluster, join.node, join.fragment_id) == (
+                f"{aggregate}:in0",
+            )
+
+        await eventually(only_what_is_needed_is_left)
+        assert (await cluster.query(third)).state == "running"
+        await cancel(cluster, third)
+
+        async def nothing_is_left() -> bool:
+            return not any(cluster.folders().values())
+
+        await eventually(nothing_is_left)
+
+
+async def offers(cluster: Cluster, fragment_id: str) -> bool:
+    return fragment_id in await streams(cluster)
+
+
 # Not every keeper hears of everything at once, and any of them may be asked.
 
 
@@ -158,7 +197,7 @@ async def connected(cluster: Cluster, reader: str, fragment_id: str, node: str) 
 
 
 async def test_who_has_nothing_to_read_any_more_fails_and_says_why(tmp_path: Path) -> None:
-    async with running_cluster(tmp_path, STAY, FailoverConfig(replicas=0, lease_s=0.5)) as cluster:
+    async with running_cluster(tmp_path, STAY, FailoverConfig(replicas=0, lease_s=2.0)) as cluster:
         first, join = await submit_first(cluster)
         second = await cluster.submit(SECOND)
         # The join's host finds that it cannot go on: so neither can the other query, and it says why.

@@ -1,8 +1,9 @@
-"""Plans that read a join of another query, without asking whether that is the cheapest."""
+"""Plans that read what another query has, without asking whether that is the cheapest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sbon.fragment import Computes, FragmentSpec, Start
 from sbon.planning.problem import Join, RunningStream, Tree, Use
@@ -13,7 +14,7 @@ from sbon.sql.join_query import used_above
 from sbon.sql.logical_plan import Plan
 from sbon.sql.plan import plan_query, prepare_query
 from sbon.sql.query_plan import QueryPlan
-from sbon.sql.reuse import joined, usable
+from sbon.sql.reuse import joined, usable, views, with_views
 
 RUNS = RunningStream(Signature("it runs"), 0, ())
 
@@ -46,3 +47,18 @@ def plan_reading(
 
     plan = prepared.cut("q2", choose, starts)
     return plan if has_read else None
+
+
+def plan_viewing(
+    select: str,
+    catalog: Catalog,
+    offered: Mapping[str, Computes],
+    starts: Mapping[str, Start],
+    query_id: str = "q2",
+) -> QueryPlan | None:
+    """The plan that reads the largest part that it can, of whatever kind; None if it can read none."""
+    prepared = prepare_query(f"INSERT INTO result {select}", catalog)
+    found = views(prepared.plan, prepared.outputs, offered)
+    if not found:
+        return None
+    return replace(prepared, plan=with_views(prepared.plan, found[:1])).cut(query_id, starts=starts)

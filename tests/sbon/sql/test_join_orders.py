@@ -26,7 +26,7 @@ from sbon.sql.join_query import join_query, order_of, used_above
 from sbon.sql.logical_plan import Join
 from sbon.sql.plan import Prepared, plan_query, prepare_query
 from sbon.sql.plan_rates import joined_rate
-from sbon.sql.signatures import canonical
+from sbon.sql.signatures import canonical_join
 from tests.sbon.planning.cases import metric_network
 from tests.sbon.sql.test_stream_windows import CATALOG
 
@@ -38,7 +38,7 @@ QUERY = f"INSERT INTO DISPLAY SELECT f.GATE, b.AREA, w.FORECAST FROM {WINDOWS} W
 
 
 def signature(graph: JoinGraph, numbers: Iterable[int]) -> Signature:
-    return canonical(graph, numbers).signature
+    return canonical_join(graph, numbers).signature
 
 
 def graph_of(text: str) -> JoinGraph:
@@ -118,7 +118,7 @@ def test_signatures_do_not_depend_on_how_a_query_is_written() -> None:
         for numbers in itertools.combinations(range(4), count):
             found = signature(one, numbers)
             assert found == signature(two, [to_other[number] for number in numbers])
-            assert found.filters == (frozenset({"'S' eq flights1__terminal"}) if 0 in numbers else frozenset())
+            assert found.filters == (frozenset({"'S' = flights1__terminal"}) if 0 in numbers else frozenset())
     assert len({signature(one, [a, b]) for a, b in itertools.combinations(range(4), 2)}) == 6
     wider = graph_of(QUERY.replace("c [RANGE 1 MINUTE]", "c [RANGE 2 MINUTES]"))
     assert signature(wider, [0, 1]) != signature(one, [0, 1])
@@ -133,7 +133,7 @@ def test_uses_of_one_stream_are_told_apart_the_same_way() -> None:
     one, two = graph_of(text.format(a="a", b="b")), graph_of(text.format(a="b", b="a"))
     assert signature(one, [0, 1]) == signature(two, [0, 1])
     assert signature(one, [0]) == signature(two, [1])
-    assert signature(one, [0]) == Signature("flights1", frozenset({"'ATL' eq flights1__dest"}))
+    assert signature(one, [0]) == Signature("flights1", frozenset({"'ATL' = flights1__dest"}))
 
 
 def test_rates_do_not_depend_on_the_order() -> None:

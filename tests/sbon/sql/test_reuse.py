@@ -41,9 +41,12 @@ def test_a_join_puts_out_its_event_time_whether_its_query_wants_it_or_not() -> N
     assert fragments[-1].sql == "SELECT origin FROM in0"
 
 
-def test_what_is_computed_below_is_not_offered() -> None:
-    computed = "(SELECT ts, origin, seats + 1 AS seats FROM flights)"
-    assert offers(f"SELECT f.ts FROM {JOIN.format('f', 'w').replace('flights', computed)}", CATALOG)[1] == {}
+def test_what_is_computed_below_is_offered_as_what_it_is_computed_from() -> None:
+    computed = "(SELECT ts, origin, seats + 1 AS more FROM flights)"
+    join = JOIN.format("f", "w").replace("flights", computed)
+    _, offered = offers(f"SELECT f.ts, f.more FROM {join} WHERE more > 2", CATALOG)
+    assert offered["q1-join1"].columns == {"flights1__ts": "ts", "1 + flights1__seats": "more"}
+    assert offered["q1-join1"].filters == ("2 < (1 + flights1__seats)",)
 
 
 def test_a_query_reads_it_whatever_it_calls_things_and_filters_further() -> None:
@@ -82,8 +85,8 @@ def test_a_window_that_has_begun_before_is_not_put_out() -> None:
     whole = sql(window + "window(f.ts, '1 hour')", starts={"q1-join1": Start(0, None)})
     assert whole is not None
     assert "TIMESTAMP_MILLIS" not in whole[0]
-    # Its event time is the flights': in windows of the weather's nobody could say what is complete.
-    with pytest.raises(QueryError, match="cannot be told from others"):
+    # Its event time is the flights': in windows of the weather's nobody could say when they are complete.
+    with pytest.raises(QueryError, match="not the event time of its input"):
         sql(
             window.replace("f.ts AS", "w.ts AS") + "window(w.ts, '1 hour')",
             FIRST.replace("w.visib", "w.ts AS t, w.visib", 1),
