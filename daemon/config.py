@@ -115,6 +115,17 @@ class FailoverConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease_s: Annotated[float, Meta(ge=1, le=600)] = 8.0
 
 
+class RegionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[regions]``: the hierarchy of clusters (docs/planning.md). The same on all nodes.
+
+    ``max_cs``: hosts in a cluster at most. ``period_s``: how often members report to its coordinator, who is missed
+    after two and a half of these.
+    """
+
+    max_cs: Annotated[int, Meta(ge=4, le=256)] = 32
+    period_s: Positive = 30.0
+
+
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``[engine]``: the Spark process beside the daemon. It starts with the first fragment.
 
@@ -151,6 +162,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capacity: CapacityConfig = CapacityConfig()
     placement: PlacementConfig = PlacementConfig()
     failover: FailoverConfig = FailoverConfig()
+    regions: RegionsConfig = RegionsConfig()
     engine: EngineConfig = EngineConfig()
     emulation: EmulationConfig | None = None
     stream: tuple[StreamSpec, ...] = ()
@@ -278,6 +290,7 @@ def _settings_at(path: str) -> tuple[str, ...]:
         "capacity": CapacityConfig,
         "placement": PlacementConfig,
         "failover": FailoverConfig,
+        "regions": RegionsConfig,
         "engine": EngineConfig,
         "emulation": EmulationConfig,
         "stream": StreamSpec,

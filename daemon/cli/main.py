@@ -226,6 +226,15 @@ VERBS = (
         ),
     ),
     Verb(
+        "regions",
+        verbs.regions,
+        "the clusters of hosts that this node is in, from its own up to the one of all",
+        (
+            ("sbon regions", "with their coordinators and standbys, and what is below them"),
+            ("sbon regions --json | jq -r '.regions[-1].coordinator'", "who is at the top"),
+        ),
+    ),
+    Verb(
         "queries",
         verbs.queries,
         "all queries and how they do",

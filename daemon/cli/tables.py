@@ -21,6 +21,7 @@ from daemon.control.messages import (
     OperatorInfo,
     OperatorsReply,
     QueriesReply,
+    RegionsReply,
     StatusReply,
     StreamInfo,
     StreamsReply,
@@ -148,6 +149,23 @@ def _rate(stream: StreamInfo) -> str:
     if stream.rate_bytes_per_s is None:
         return ""
     return f"{_bytes(stream.rate_bytes_per_s)}/s {'measured' if stream.rate_is_measured else 'declared'}"
+
+
+def show_regions(reply: RegionsReply) -> None:
+    columns = ("LEVEL", "COORDINATOR", "STANDBY", "MEMBERS", "HOSTS", "TAKE OPERATORS", "STREAMS AND SINKS")
+    rows = (
+        (
+            str(region.level),
+            region.coordinator,
+            region.standby or "",
+            _shortened(", ".join(f"{each.name} ({each.hosts})" for each in region.members), 100),
+            str(region.hosts),
+            str(region.takers),
+            _shortened(", ".join(region.names)),
+        )
+        for region in reply.regions
+    )
+    console().print(_table(columns, rows, right=("LEVEL", "HOSTS", "TAKE OPERATORS")))
 
 
 def show_queries(reply: QueriesReply) -> None:

@@ -34,6 +34,7 @@ from daemon.control.messages import (
     Nodes,
     Operators,
     Queries,
+    Regions,
     Renew,
     RequestFor,
     Revoke,
@@ -171,6 +172,10 @@ def _read_query(file: str) -> str:
 
 def streams(arguments: Arguments) -> None:
     _show(arguments, _ask(arguments, Streams()), tables.show_streams, lambda reply: reply.streams)
+
+
+def regions(arguments: Arguments) -> None:
+    _show(arguments, _ask(arguments, Regions()), tables.show_regions)
 
 
 def queries(arguments: Arguments) -> None:

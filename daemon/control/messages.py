@@ -255,6 +255,38 @@ class StreamsReply(msgspec.Struct, frozen=True):
     silent: tuple[str, ...] = ()
 
 
+class RegionMember(msgspec.Struct, frozen=True):
+    """``hosts``: below it, with itself."""
+
+    name: str
+    hosts: int
+
+
+class RegionInfo(msgspec.Struct, frozen=True):
+    """A cluster, as its coordinator knows it: ``members``, and what there is below them in all.
+
+    ``generation`` counts its coordinators, ``takers`` hosts that take operators; ``names`` are streams and sinks.
+    """
+
+    level: int
+    cluster: str
+    generation: int
+    coordinator: str
+    standby: str | None
+    members: tuple[RegionMember, ...]
+    hosts: int
+    takers: int
+    names: tuple[str, ...]
+
+
+class RegionsReply(msgspec.Struct, frozen=True):
+    """From the node's own cluster up to the top. ``height`` and ``hosts`` are of the whole hierarchy."""
+
+    regions: tuple[RegionInfo, ...]
+    height: int
+    hosts: int
+
+
 class Reuse(msgspec.Struct, frozen=True):
     """A fragment of one query that another one reads. ``from_ms``: rows of event times from there on, in ms since the
     epoch; None for all rows. ``node`` is where the fragment runs, of a reader where that does."""
@@ -386,6 +418,10 @@ class Streams(RequestFor[StreamsReply], frozen=True):
     """What queries can name, and what running operators put out."""
 
 
+class Regions(RequestFor[RegionsReply], frozen=True):
+    """The clusters that this node is in, from the lowest to the top."""
+
+
 class Queries(RequestFor[QueriesReply], frozen=True):
     """The queries of all nodes that can be reached."""
 
@@ -436,6 +472,7 @@ Request = (
     | Revoke
     | Submit
     | Streams
+    | Regions
     | Queries
     | Operators
     | Links

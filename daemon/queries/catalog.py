@@ -90,7 +90,7 @@ class CatalogService:
         self._config = config
         #: Of the streams here, by name, as far as they were read.
         self._rows_per_s: dict[str, float] = {}
-        self._notices = Notices(peers, self._topics)
+        self._notices = Notices(peers, self.topics)
         peers.handle(Describe, self._describe)
 
     async def run(self) -> None:
@@ -117,7 +117,7 @@ class CatalogService:
         silent = {name: None for gathered in described for name in gathered.silent}
         return _known(Gathered(answers, tuple(silent)), self._peers)
 
-    def _topics(self) -> frozenset[str]:
+    def topics(self) -> frozenset[str]:
         """Names of all that is here; of what a running fragment offers, the first of the streams that it is made of."""
         declared = [stream.name for stream in self._config.stream] + [sink.name for sink in self._config.sink]
         derived = (self._derived(fragment) for fragment in self._hosting.fragments)

@@ -25,6 +25,8 @@ from daemon.control.messages import (
     Queries,
     QueriesReply,
     QueryInfo,
+    Regions,
+    RegionsReply,
     Streams,
     StreamsReply,
     Submit,
@@ -66,6 +68,7 @@ from daemon.queries.join_planning import JoinPlanning
 from daemon.queries.keeper import MOVE_TIMEOUT_S, Keeper
 from daemon.queries.query_planning import QueryPlanning
 from daemon.queries.record_keeping import RecordKeeping
+from daemon.queries.region_service import RegionService
 from daemon.queries.replanning import Replanning
 from daemon.queries.subscribing import ConsumerSetting, Subscriptions
 from sbon.errors import SbonError
@@ -123,6 +126,7 @@ class QueryService:
         self._subscriptions = Subscriptions(self._peers, self._keeping, self.keeper, events, config.failover.lease_s)
         self.replanning = Replanning(self._peers, self._keeping, self.keeper, placing, events, config.placement)
         self._catalog = CatalogService(self._peers, self.hosting, config)
+        self.region_service = RegionService(self._peers, events, config.regions, self._catalog.topics)
         self._deployment = Deployment(
             self._peers, self.keeper, self._catalog, planning, reserving, self._subscriptions, events
         )
@@ -130,6 +134,7 @@ class QueryService:
     def register(self, control: Control) -> None:
         control.handle(Submit, self._submit)
         control.handle(Streams, self._streams)
+        control.handle(Regions, self._regions)
         control.handle(Queries, self._queries)
         control.handle(Operators, self._operators)
         control.handle(Links, self._links)
@@ -152,6 +157,7 @@ class QueryService:
             nursery.start_soon(self._fellows.run)
             nursery.start_soon(self._optimizer.run)
             nursery.start_soon(self.replanning.run)
+            nursery.start_soon(self.region_service.run)
             task_status.started()
 
     def path_changed(self) -> None:
@@ -238,6 +244,9 @@ class QueryService:
     async def _streams(self, _request: Streams) -> StreamsReply:
         known = await self._catalog.gather()
         return StreamsReply(known.described(self._peers.name), known.silent)
+
+    async def _regions(self, _request: Regions) -> RegionsReply:
+        return await self.region_service.branch()
 
     async def _migrate(self, request: Migrate) -> Done:
         report = await self.migrate(request.fragment, request.node)
