@@ -57,11 +57,13 @@ class Roster(msgspec.Struct, frozen=True, tag=True):
 
 class Elsewhere(msgspec.Struct, frozen=True, tag=True):
     """Not here: ask there, from that level on; None: there is no such cluster here. ``superseded``: another one leads
-    the cluster that the sender stands for."""
+    the cluster that the sender stands for. ``heard``: it leads the cluster in which both are, and is not missed
+    here."""
 
     ask: NodeRecord | None = None
     at: int = 0
     superseded: bool = False
+    heard: bool = False
 
 
 class Placed(msgspec.Struct, frozen=True):

@@ -303,7 +303,7 @@ class Regions:
             return Elsewhere()
         if seat.roster is not None and report.seat == seat.roster.lead:
             missed = now_s - seat.heard_s > PATIENCE * self._period_s
-            return Elsewhere(report.member if missed else seat.roster.coordinator, seat.level)
+            return Elsewhere(report.member if missed else seat.roster.coordinator, seat.level, heard=not missed)
         ask = seat.asks[seat.turn % len(seat.asks)] if seat.roster is None else seat.roster.coordinator
         return Elsewhere() if ask.node_id == report.member.node_id else Elsewhere(ask, seat.at)
 
@@ -389,8 +389,8 @@ class Regions:
             seat.heard_s = min(seat.heard_s, now_s - PATIENCE * self._period_s)  # it leads the cluster no more
         elif elsewhere.ask is None or elsewhere.ask.node_id == self.node_id:
             seat.turn += 1
-        elif seat.roster is not None and elsewhere.ask.node_id == seat.roster.coordinator.node_id:
-            seat.heard_s = max(seat.heard_s, now_s - (PATIENCE - 1.0) * self._period_s)  # by others
+        elif elsewhere.heard and seat.roster and elsewhere.ask.node_id == seat.roster.coordinator.node_id:
+            seat.heard_s = max(seat.heard_s, now_s - (PATIENCE - 1.0) * self._period_s)
         else:
             self._seat = Seat(seat.level, (elsewhere.ask,), elsewhere.at, seat.heard_s, hops=seat.hops + 1)
             if seat.hops % MAX_HOPS < MAX_HOPS - 1:
