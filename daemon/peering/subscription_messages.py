@@ -5,7 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from daemon.peering.query_messages import Assignment, Location
-from sbon.fragment import Start
+from sbon.fragment import Computes, Start
+
+
+class AskOffered(msgspec.Struct, frozen=True):
+    """To a keeper of ``query_id``: what does this fragment compute, and who keeps it?"""
+
+    query_id: str
+    fragment_id: str
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """``computes`` is None if there is nothing to be read."""
+
+    computes: Computes | None
+    keepers: tuple[str, ...]
 
 
 class Subscribe(msgspec.Struct, frozen=True):

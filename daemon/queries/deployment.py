@@ -6,7 +6,6 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import trio
 
@@ -20,23 +19,17 @@ from daemon.peering.query_messages import (
     HostFragment,
     PrepareEngine,
     QueryStatus,
-    Reader,
-    Reused,
     SubmitQuery,
     Submitted,
 )
 from daemon.peering.query_record import KEEPERS
 from daemon.peering.requests import Done
-from daemon.peering.subscription_messages import Subscribed
-from daemon.queries.catalog import CatalogService, Known
+from daemon.queries.catalog import CatalogService
 from daemon.queries.fellow_keepers import keeper_candidates
-from daemon.queries.join_planning import Planned
 from daemon.queries.keeper import Keeper
-from daemon.queries.query_planning import QueryPlanning
-from daemon.queries.subscribing import Subscriptions
-from sbon.engine_messages import cursor_name
+from daemon.queries.reading_others import Agreed, ReadingOthers
 from sbon.errors import QueryError, SbonError
-from sbon.fragment import Computes, FragmentSpec, Start
+from sbon.fragment import FragmentSpec
 from sbon.network_usage import Link
 from sbon.placement.capacity import Demand
 from sbon.placement.choice import Placement
@@ -49,14 +42,6 @@ log = logging.getLogger("sbon.deployment")
 DEPLOY_TIMEOUT_S = 540.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Subscribed:
-    """A plan, and what others have promised to keep for it."""
-
-    plan: QueryPlan
-    reused: tuple[Reused, ...] = ()
-
-
 class Deployment:
     """Submits queries from here, and deploys those whose sinks are here."""
 
@@ -65,17 +50,15 @@ class Deployment:
         peers: Peers,
         keeper: Keeper,
         catalog: CatalogService,
-        planning: QueryPlanning,
+        reading: ReadingOthers,
         reserving: Reserving,
-        subscriptions: Subscriptions,
         events: Events,
     ) -> None:
         self._peers = peers
         self._keeper = keeper
         self._catalog = catalog
-        self._planning = planning
+        self._reading = reading
         self._reserving = reserving
-        self._subscriptions = subscriptions
         self._events = events
         peers.handle(SubmitQuery, self._deploy_for)
 
@@ -101,72 +84,30 @@ class Deployment:
         known = await self._catalog.gather(await trio.to_thread.run_sync(_names, message.sql))
         query_id = f"q{secrets.token_hex(4)}"
         try:
-            planned = await self._planning.plan(message.sql, query_id, known)
-            known.refuse_ambiguous(planned.plan)
-            keepers = self._choose_keepers(planned.plan)
-            subscribed = await self._subscribe(planned, query_id, keepers, known)
+            agreed = await self._reading.plan(message.sql, query_id, known, self._choose_keepers)
         except QueryError as error:
             raise known.mention_silent(error) from None
-        if subscribed is None:  # what it wanted to read is not to be had
-            without = replace(known, derived={})
-            subscribed = _Subscribed((await self._planning.plan(message.sql, query_id, without)).plan)
         try:
-            await self._activate(subscribed, keepers, message.until_s)
+            await self._activate(agreed, message.until_s)
         except BaseException:
             with trio.CancelScope(shield=True), trio.move_on_after(30.0):
-                for each in subscribed.reused:
-                    cursors = _cursors(subscribed.plan, each.fragment_id)
-                    await self._subscriptions.unsubscribe(each.query_id, each.keepers, cursors)
+                await self._reading.withdraw(agreed)
             raise
         return Submitted(query_id)
 
-    async def _subscribe(
-        self, planned: Planned, query_id: str, keepers: tuple[str, ...], known: Known
-    ) -> _Subscribed | None:
-        """Subscribe to all that the plan reads of others, and cut it for where that begins; None if it cannot be.
-
-        A subscription that is not used in the end runs out.
-        """
-        if not planned.reused:
-            return _Subscribed(planned.plan)
-        reused: dict[str, Reused] = {}
-        try:
-            for fragment_id in planned.reused:
-                offered, _ = known.derived[fragment_id]
-                for met in offered.records:
-                    self._peers.meet(met)
-                reader = Reader(fragment_id, offered.query_id, offered.keepers)
-                cursors = _cursors(planned.plan, fragment_id)
-                granted = await self._subscriptions.subscribe(reader, cursors, query_id, keepers)
-                start = _begin(granted, offered.computes)
-                reused[fragment_id] = Reused(
-                    offered.query_id,
-                    offered.keepers,
-                    offered.computes.text,
-                    granted.output_schema,
-                    granted.location,
-                    start,
-                )
-            starts = {fragment_id: each.start for fragment_id, each in reused.items()}
-            plan = await trio.to_thread.run_sync(planned.cut, starts)
-        except SbonError as error:
-            self._events.publish("reuse-refused", query=query_id, error=str(error))
-            return None
-        return _Subscribed(plan, tuple(reused.values()))
-
-    async def _activate(self, subscribed: _Subscribed, keepers: tuple[str, ...], until_s: float | None) -> None:
+    async def _activate(self, agreed: Agreed, until_s: float | None) -> None:
         """Place and start all fragments, or none."""
-        plan, query_id = subscribed.plan, subscribed.plan.query_id
-        chosen, taken = await self._place(subscribed)
+        plan, query_id = agreed.plan, agreed.plan.query_id
+        chosen, taken = await self._place(agreed)
         hosts = {spec.fragment_id: chosen.hosts[spec.fragment_id] for spec in plan.fragments}
         record = query_record.new_record(
             plan,
             hosts,
             chosen.choices,
-            keepers=keepers,
+            keepers=agreed.keepers,
             submitted_at_s=time.time(),
             taken=taken,
-            reused=subscribed.reused,
+            reused=agreed.reused,
             until_s=until_s,
         )
         placement = {fragment_id: self._peers.name(node_id) for fragment_id, node_id in hosts.items()}
@@ -191,14 +132,14 @@ class Deployment:
         others = keeper_candidates(self._peers, plan.owners.values())[: KEEPERS - 1]
         return (self._peers.node_id, *others) if len(others) == KEEPERS - 1 else (self._peers.node_id,)
 
-    async def _place(self, subscribed: _Subscribed) -> tuple[Placement, dict[str, Demand]]:
+    async def _place(self, agreed: Agreed) -> tuple[Placement, dict[str, Demand]]:
         """Hosts of all fragments, and why; and what each fragment takes there, which is reserved.
 
         What is read of other queries is where it is, and takes some more of the bandwidth there.
         """
-        plan = subscribed.plan
+        plan = agreed.plan
         links = tuple(Link(source, target, rate) for source, target, rate in plan.links)
-        running = {each.fragment_id: each.location.node_id for each in subscribed.reused}
+        running = {each.fragment_id: each.location.node_id for each in agreed.reused}
         found = await self._reserving.place(plan.query_id, PlacementProblem(links, {**plan.owners, **running}))
         return found.placement, found.taken
 
@@ -238,23 +179,6 @@ class Deployment:
                     nursery.start_soon(start, spec)
         except* SbonError as errors:
             raise _first(errors) from None
-
-
-def _begin(granted: Subscribed, computes: Computes) -> Start:
-    """Where all cursors can begin; what is read may itself have begun with some event time."""
-    start = max(granted.starts.values(), key=lambda start: start.first_batch)
-    known = [from_ms for from_ms in (start.from_ms, computes.from_ms) if from_ms is not None]
-    return Start(start.first_batch, max(known, default=None))
-
-
-def _cursors(plan: QueryPlan, fragment_id: str) -> tuple[str, ...]:
-    """Those with which the plan's fragments read a fragment of another query."""
-    return tuple(
-        cursor_name(spec.fragment_id, port.name)
-        for spec in plan.fragments
-        for port in spec.ports
-        if fragment_id in port.producers
-    )
 
 
 def _names(sql: str) -> list[str]:

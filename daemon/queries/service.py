@@ -66,7 +66,9 @@ from daemon.queries.failover import Failover
 from daemon.queries.fellow_keepers import FellowKeepers
 from daemon.queries.join_planning import JoinPlanning
 from daemon.queries.keeper import MOVE_TIMEOUT_S, Keeper
+from daemon.queries.offers import Offers
 from daemon.queries.query_planning import QueryPlanning
+from daemon.queries.reading_others import ReadingOthers
 from daemon.queries.record_keeping import RecordKeeping
 from daemon.queries.region_service import RegionService
 from daemon.queries.replanning import Replanning
@@ -127,9 +129,8 @@ class QueryService:
         self.replanning = Replanning(self._peers, self._keeping, self.keeper, placing, events, config.placement)
         self._catalog = CatalogService(self._peers, self.hosting, config)
         self.region_service = RegionService(self._peers, events, config.regions, self._catalog.topics)
-        self._deployment = Deployment(
-            self._peers, self.keeper, self._catalog, planning, reserving, self._subscriptions, events
-        )
+        reading = ReadingOthers(planning, Offers(self._peers, self._keeping, events), self._subscriptions, events)
+        self._deployment = Deployment(self._peers, self.keeper, self._catalog, reading, reserving, events)
 
     def register(self, control: Control) -> None:
         control.handle(Submit, self._submit)
