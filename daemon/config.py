@@ -92,6 +92,8 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minimum_migration_saving: Annotated[float, Meta(ge=0, lt=1)] = 0.005
     period_s: Positive = 5.0
     rest_s: NotNegative = 10.0
+    #: Who decides on the order of joins (docs/planning.md).
+    planner: Literal["auto", "joint", "top-down"] = "auto"
     replan_period_s: Positive = 300.0
     replan_moves: Count = 10
     #: One-way ms that a fully busy host counts as further away.

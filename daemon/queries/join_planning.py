@@ -15,8 +15,11 @@ from daemon.events import Events
 from daemon.peering.peers import Peers
 from daemon.placing import Placing
 from daemon.queries.catalog import Known
+from daemon.queries.regional_planning import RegionalPlanning
 from sbon.errors import QueryError, UnavailableError
 from sbon.fragment import Start
+from sbon.placement.problem import CostView
+from sbon.planning.part import Spot, leaves_of, part_of, tree_of
 from sbon.sql.query_plan import QueryPlan
 
 if TYPE_CHECKING:  # what plans needs numpy and sqlglot, which are large
@@ -27,6 +30,9 @@ if TYPE_CHECKING:  # what plans needs numpy and sqlglot, which are large
     from sbon.sql.reuse import Usable
 
 log = logging.getLogger("sbon.planning")
+
+#: In an overlay of more hosts than this coordinators decide, unless the configuration says who.
+MANY_HOSTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +61,12 @@ class Planned:
 class JoinPlanning:
     """Puts the joins of queries into an order, with parts of them read of others."""
 
-    def __init__(self, peers: Peers, placing: Placing, settings: PlacementConfig, events: Events) -> None:
+    def __init__(
+        self, peers: Peers, placing: Placing, regional: RegionalPlanning, settings: PlacementConfig, events: Events
+    ) -> None:
         self._peers = peers
         self._placing = placing
+        self._regional = regional
         self._settings = settings
         self._events = events
 
@@ -68,11 +77,13 @@ class JoinPlanning:
         if problem is None:
             return as_written
         try:
-            tree, cost = await self._choose(problem)
+            tree, cost, decided_by = await self._choose(problem)
         except UnavailableError as error:
             log.info("%s: joins stay as they are written: %s", query_id, error)
             return as_written
-        self._events.publish("query-planned", query=query_id, joins=_shown(tree, problem), cost=round(cost, 1))
+        self._events.publish(
+            "query-planned", query=query_id, joins=_shown(tree, problem), cost=round(cost, 1), decided_by=decided_by
+        )
         try:
             return await trio.to_thread.run_sync(_cut, prepared, query_id, problem, tree)
         except QueryError as error:
@@ -81,14 +92,33 @@ class JoinPlanning:
             log.info("%s reads nothing of others: %s", query_id, error)
             return await self.plan(prepared, query_id, replace(known, derived={}))
 
-    async def _choose(self, problem: _Problem) -> tuple[Tree, float]:
-        """The best plan for the hosts that can be found, and what that is expected to cost."""
+    async def _choose(self, problem: _Problem) -> tuple[Tree, float, list[str]]:
+        """The best plan for the hosts that can be found, what that is expected to cost, and who has decided on it."""
+        planner, many = self._settings.planner, self._regional.hosts > MANY_HOSTS
+        if planner == "top-down" or (planner == "auto" and many):
+            try:
+                return await self._choose_top_down(problem)
+            except UnavailableError as error:
+                log.info("no coordinators plan it: %s", error)
         from sbon.planning.asking import AskingPlanner
 
-        view = self._peers.cost_view({}, self._settings.load_scale_ms, self._settings.load_scaling)
-        planner = AskingPlanner(problem.query, problem.running, problem.hosts, view)
-        asked = await self._placing.answered(planner.go())
-        return asked.tree, asked.cost
+        asking = AskingPlanner(problem.query, problem.running, problem.hosts, self._view())
+        asked = await self._placing.answered(asking.go())
+        return asked.tree, asked.cost, [self._peers.overlay.record.name]
+
+    async def _choose_top_down(self, problem: _Problem) -> tuple[Tree, float, list[str]]:
+        view = self._view()
+        records = [self._peers.known(node_id) for node_id in problem.hosts]
+        spots = [
+            Spot(node_id, view.coordinate_of(node_id), False) if record is None else self._regional.spot(record)
+            for node_id, record in zip(problem.hosts, records, strict=True)
+        ]
+        leaves = leaves_of(problem.query, problem.running)
+        planned = await self._regional.plan(part_of(problem.query, leaves, spots))
+        return tree_of(planned.tree, leaves), planned.cost, list(planned.decided_by)
+
+    def _view(self) -> CostView:
+        return self._peers.cost_view({}, self._settings.load_scale_ms, self._settings.load_scaling)
 
 
 def _look(prepared: Prepared, query_id: str, known: Known) -> tuple[QueryPlan, _Problem | None]:

@@ -71,6 +71,7 @@ from daemon.queries.query_planning import QueryPlanning
 from daemon.queries.reading_others import ReadingOthers
 from daemon.queries.record_keeping import RecordKeeping
 from daemon.queries.region_service import RegionService
+from daemon.queries.regional_planning import RegionalPlanning
 from daemon.queries.replanning import Replanning
 from daemon.queries.subscribing import ConsumerSetting, Subscriptions
 from sbon.errors import SbonError
@@ -122,13 +123,14 @@ class QueryService:
         reserving = Reserving(self._peers, placing)
         conductor = Conductor(self._peers, self.hosting, events, parcels, reserving)
         self._optimizer = LocalOptimizer(self._peers, self.hosting, conductor, placing, events, config.placement)
-        joins = JoinPlanning(self._peers, placing, config.placement, events)
+        self._catalog = CatalogService(self._peers, self.hosting, config)
+        self.region_service = RegionService(self._peers, events, config.regions, self._catalog.topics)
+        regional = RegionalPlanning(self._peers, self.region_service.regions, config.regions.max_cs, config.placement)
+        joins = JoinPlanning(self._peers, placing, regional, config.placement, events)
         planning = QueryPlanning(self._peers, joins, config.placement, events)
         ConsumerSetting(self._peers, self.hosting, self.supervisor, FragmentStore(state_dir / "fragments", node_id))
         self._subscriptions = Subscriptions(self._peers, self._keeping, self.keeper, events, config.failover.lease_s)
         self.replanning = Replanning(self._peers, self._keeping, self.keeper, placing, events, config.placement)
-        self._catalog = CatalogService(self._peers, self.hosting, config)
-        self.region_service = RegionService(self._peers, events, config.regions, self._catalog.topics)
         reading = ReadingOthers(planning, Offers(self._peers, self._keeping, events), self._subscriptions, events)
         self._deployment = Deployment(self._peers, self.keeper, self._catalog, reading, reserving, events)
 
