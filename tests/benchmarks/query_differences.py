@@ -169,20 +169,24 @@ def comparable(rows: list[Row]) -> list[str]:
     return sorted(repr([f"{item:.9e}" if isinstance(item, float) else item for item in row]) for row in rows)
 
 
-def fill(spark: SparkSession, rng: random.Random) -> None:
+def draw_rows(rng: random.Random) -> list[tuple[datetime.datetime, int, str, int | None, float | None]]:
+    """Of one stream, in any order."""
     start = datetime.datetime(2013, 7, 1, tzinfo=datetime.UTC)
+    return [
+        (
+            start + datetime.timedelta(seconds=30 * rng.randrange(2 * MINUTES)),
+            rng.randrange(4),
+            rng.choice("pqr"),
+            rng.choice((*range(8), None)),
+            rng.choice((rng.random(), None)),
+        )
+        for _ in range(ROWS)
+    ]
+
+
+def fill(spark: SparkSession, rng: random.Random) -> None:
     for name in STREAMS:
-        rows = [
-            (
-                start + datetime.timedelta(seconds=30 * rng.randrange(2 * MINUTES)),
-                rng.randrange(4),
-                rng.choice("pqr"),
-                rng.choice((*range(8), None)),
-                rng.choice((rng.random(), None)),
-            )
-            for _ in range(ROWS)
-        ]
-        spark.createDataFrame(rows, SCHEMA).repartition(1).cache().createOrReplaceTempView(name)
+        spark.createDataFrame(draw_rows(rng), SCHEMA).repartition(1).cache().createOrReplaceTempView(name)
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from daemon.fragments.hosted_fragment import HostingRecord
 from daemon.queries.lifetimes import end_in_time
 from sbon.errors import SbonError
 from sbon.fragment import FragmentSpec
+from tests.daemon.test_failover import FAILOVER
 from tests.daemon.test_queries import STAY, Cluster, eventually, running_cluster
 
 JOIN = "lefts {0} JOIN rights {1} ON {0}.k = {1}.k AND {0}.ts BETWEEN {1}.ts AND {1}.ts + INTERVAL 1 HOUR"
@@ -172,6 +173,59 @@ async def test_an_aggregate_that_itself_reads_others_is_read_and_keeps_all_of_it
             return not any(cluster.folders().values())
 
         await eventually(nothing_is_left)
+
+
+async def test_a_join_that_two_queries_read_is_taken_over_and_both_go_on(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, failover=FAILOVER) as cluster:
+        first, join = await submit_first(cluster)
+        second = await cluster.submit(SECOND)
+        aggregate = (await operators(cluster, second))["aggregate"]
+        for operator, node in ((join, "hub"), (aggregate, "sink")):
+            if operator.node != node:
+                await cluster.migrate(operator.fragment_id, node)
+        owner = (await operators(cluster, first))["join"]
+        cursors = {f"{first}-sink1:in0", f"{second}-aggregate1:in0"}
+
+        async def is_replicated_at_sink() -> bool:
+            replicas = cluster.configs["sink"].node.state_dir / "replicas"
+            return any(path.name.startswith(f"{join.fragment_id}.") for path in replicas.iterdir())
+
+        await eventually(is_replicated_at_sink)
+        await cluster.stop("hub")
+
+        async def goes_on_at_sink() -> bool:
+            now = (await operators(cluster, first)).get("join")
+            return (
+                now is not None and (now.node, now.state) == ("sink", "running") and now.generation > owner.generation
+            )
+
+        await eventually(goes_on_at_sink)
+        # What either of them has not acknowledged is kept for it there, and both are told where that is.
+        assert set(consumers(cluster, "sink", join.fragment_id)) == cursors
+
+        async def both_read_it_there() -> bool:
+            connected = {
+                event.fields["fragment"]
+                for event in cluster.daemons["sink"].events.history()
+                if event.kind == "link-connected"
+                and (event.fields["producer"], event.fields["node"]) == (join.fragment_id, "sink")
+            }
+            return connected == {f"{first}-sink1", f"{second}-aggregate1"}
+
+        await eventually(both_read_it_there)
+        await eventually(lambda: reads_from(cluster, second, "sink"))
+        await cluster.start("hub")  # it has had it, and has to let it go
+
+        async def has_let_it_go() -> bool:
+            return join.fragment_id not in cluster.folders()["hub"]
+
+        await eventually(has_let_it_go)
+        for query_id in (first, second):
+            assert (await cluster.query(query_id)).state == "running"
+        history = (cluster.folder_of("sink", join.fragment_id) / "history").read_text().split("\n")
+        started = [int(line.split()[1]) for line in history if line.startswith("start")]
+        assert started[0] == owner.generation, "it went on from what hub had shipped"
+        assert started == sorted(set(started))
 
 
 async def offers(cluster: Cluster, fragment_id: str) -> bool:
