@@ -99,7 +99,8 @@ def _with_views(prepared: Prepared, query_id: str, situation: _Situation) -> tup
     if not usable:
         return None
     at = [host for _, host in known.derived.values()]
-    prices = Prices((*prepared.owners.values(), prepared.sink_owner, *at), situation.takers, situation.view)
+    sinks = [each.sink_owner for each in prepared.statements]
+    prices = Prices((*prepared.owners.values(), *sinks, *at), situation.takers, situation.view)
     chosen: list[View] = []
     best = _price(prepared.cut(query_id), known, prices)
     for view in usable:

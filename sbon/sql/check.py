@@ -43,18 +43,18 @@ _JOIN_PARTS = {"this", "on", "kind", "side", "method", "using"}
 _GROUP_PARTS = {"expressions"}
 
 
-def check_insert(statements: list[exp.Expr]) -> tuple[exp.Table, exp.Query]:
-    """The sink and the query of the one INSERT in ``statements``."""
+def check_inserts(statements: list[exp.Expr]) -> list[tuple[exp.Table, exp.Query]]:
+    """The sink and the query of each INSERT in ``statements``."""
     if not statements:
         raise QueryError(f"the query is empty; {_SHAPE}")
     for statement in statements:
         if not isinstance(statement, exp.Insert):
             what = "CREATE, SET and the like are" if isinstance(statement, exp.Command) else _statement_name(statement)
             raise QueryError(f"{what} not an INSERT{place(statement)}; {_SHAPE}")
-    if len(statements) > 1:
-        raise QueryError(f"{len(statements)} INSERT statements in one query are not supported; submit each on its own")
-    insert = statements[0]
-    assert isinstance(insert, exp.Insert)
+    return [_check_insert(statement) for statement in statements if isinstance(statement, exp.Insert)]
+
+
+def _check_insert(insert: exp.Insert) -> tuple[exp.Table, exp.Query]:
     if insert.args.get("overwrite"):
         raise QueryError(f"INSERT OVERWRITE{place(insert)} is not supported: a stream only appends; {_SHAPE}")
     if isinstance(insert.this, exp.Schema):

@@ -69,6 +69,8 @@ class Cutter:
     query_id: str
     fragments: list[FragmentSpec] = field(default_factory=list)
     rates: dict[str, float] = field(default_factory=dict)
+    #: What each fragment computes, sources too, by its id.
+    offers: dict[str, Computes] = field(default_factory=dict)
     _numbers: dict[FragmentKind, int] = field(default_factory=dict)
 
     def cut(self, plan: Plan, outputs: Sequence[Output], sink: SinkSpec, interval_us: int = 0) -> None:
@@ -134,6 +136,7 @@ class Cutter:
             event_time=_named(outputs, time),
             rate=_projected(estimates.filtered(rate, _lasting(whole)), outputs),
             stream=scan.stream,
+            computes=computes(whole, outputs, _named(outputs, time)),
         )
 
     def _reused(
@@ -282,9 +285,12 @@ class Cutter:
                 stream=stream,
                 sink=sink,
                 output_interval_ms=ceil_ms(interval_us),
-                computes=computes,
+                # A stream is read at its own source by other queries: that costs no more, and it is whole.
+                computes=None if stream is not None else computes,
             )
         )
+        if computes is not None:
+            self.offers[fragment_id] = computes
         self.rates[fragment_id] = rate.bytes_per_s
         return _Cut(fragment_id, columns, event_time, rate)
 

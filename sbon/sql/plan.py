@@ -1,17 +1,22 @@
-"""From the text of a query to its fragments: ``INSERT INTO sink SELECT ...`` in Spark SQL."""
+"""From the text of a query to its fragments: ``INSERT INTO sink SELECT ...`` in Spark SQL, once or several times.
+
+Several statements make one plan with several sinks: what one of them has already, a later one reads.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
 
 from sbon.errors import QueryError
 from sbon.fragment import Start
 from sbon.sql.build import PlanBuilder
 from sbon.sql.catalog import Catalog
-from sbon.sql.check import check_insert
+from sbon.sql.check import check_inserts
 from sbon.sql.cut import Cutter
 from sbon.sql.dialect import parse, place
 from sbon.sql.late_start import begin
@@ -19,7 +24,7 @@ from sbon.sql.logical_plan import Output, Plan, bare, display, shown
 from sbon.sql.pushdown import push_filters
 from sbon.sql.query_plan import QueryPlan
 from sbon.sql.reorder import Choose, as_written, reorder
-from sbon.sql.reuse import reads
+from sbon.sql.reuse import Offers, View, reads, views, with_views
 from sbon.streams import SinkSpec
 
 
@@ -34,6 +39,12 @@ class Prepared:
     owners: Mapping[str, str]
     sink_owner: str
     interval_us: int
+    #: The statements after this one, in the same text.
+    further: tuple[Prepared, ...] = ()
+
+    @property
+    def statements(self) -> tuple[Prepared, ...]:
+        return (self, *self.further)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -45,44 +56,65 @@ class Prepared:
 
         ``starts``: where it begins to read the fragments of other queries, by id; from their beginnings unless said.
         """
+        cutter, sinks = Cutter(query_id), dict[str, str]()
         with _one_line():
-            cutter = Cutter(query_id)
-            plan = begin(reorder(self.plan, choose), starts or {})
-            cutter.cut(plan, self.outputs, self.sink, self.interval_us)
-        owners = {spec.fragment_id: self.owners[spec.stream.name] for spec in cutter.fragments if spec.stream}
-        owners[cutter.fragments[-1].fragment_id] = self.sink_owner
+            for each in self.statements:
+                first = each is self
+                plan = begin(reorder(self.plan, choose), starts or {}) if first else each._after(cutter.offers)
+                cutter.cut(plan, each.outputs, each.sink, each.interval_us)
+                sinks[cutter.fragments[-1].fragment_id] = each.sink_owner
+        sources = {spec.fragment_id: self.owners[spec.stream.name] for spec in cutter.fragments if spec.stream}
         links = tuple(
             (producer, spec.fragment_id, cutter.rates[producer])
             for spec in cutter.fragments
             for port in spec.ports
             for producer in port.producers
         )
-        return QueryPlan(query_id, self.text, tuple(cutter.fragments), owners, links)
+        return QueryPlan(query_id, self.text, tuple(cutter.fragments), {**sources, **sinks}, links)
+
+    def _after(self, offers: Offers) -> Plan:
+        """The plan that takes from fragments of the same query what it can."""
+        starts = {fragment_id: Start(0, offer.from_ms) for fragment_id, offer in offers.items()}
+        chosen: list[View] = []
+        for view in views(self.plan, self.outputs, offers, streams=True):
+            tried = with_views(self.plan, [*chosen, view])
+            with suppress(QueryError):  # windows of which it cannot be told whether they are whole
+                begin(tried, starts)
+                chosen += [view] if len(reads(tried)) > len(chosen) else []
+        return begin(reorder(with_views(self.plan, chosen), as_written), starts)
 
 
 def prepare_query(text: str, catalog: Catalog) -> Prepared:
-    """Read the one ``INSERT INTO sink SELECT ...`` in ``text``, and push its filters down.
+    """Read each ``INSERT INTO sink SELECT ...`` in ``text``, and push its filters down.
 
     Raises QueryError, one line with the construct, its place and the remedy, for what is not supported.
     """
     with _one_line():
-        table, query = check_insert(parse(text))
-        sink, sink_owner = catalog.sink(".".join(part.name for part in table.parts), place(table))
-        builder = PlanBuilder(catalog)
-        plan, written = builder.query(query)
-        plan, named = builder.name_columns(plan, _named(written), "result")
-        pushed, outputs = push_filters(plan), tuple(named)
-    owners = {stream.name: owner for stream, owner in catalog.streams.values()}
-    return Prepared(text, pushed, outputs, sink, owners, sink_owner, min(builder.slides_us, default=0))
+        first, *others = (_prepare(text, table, query, catalog) for table, query in check_inserts(parse(text)))
+        names = [each.sink.name for each in (first, *others)]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise QueryError(f"two INSERT statements write to '{twice}'; use UNION ALL, or a sink for each")
+    return replace(first, further=tuple(others))
 
 
 def plan_query(text: str, query_id: str, catalog: Catalog) -> QueryPlan:
-    """Plan the one ``INSERT INTO sink SELECT ...`` in ``text``, joins as they are written wherever that can be run.
+    """Plan each ``INSERT INTO sink SELECT ...`` in ``text``, joins as they are written wherever that can be run.
 
     The result is a function of the arguments alone: the same query gives the same fragments with the same SQL.
     Raises QueryError, one line with the construct, its place and the remedy, for everything that is not supported.
     """
     return prepare_query(text, catalog).cut(query_id)
+
+
+def _prepare(text: str, table: exp.Table, query: exp.Query, catalog: Catalog) -> Prepared:
+    sink, sink_owner = catalog.sink(".".join(part.name for part in table.parts), place(table))
+    builder = PlanBuilder(catalog)
+    plan, written = builder.query(query)
+    plan, named = builder.name_columns(plan, _named(written), "result")
+    owners = {stream.name: owner for stream, owner in catalog.streams.values()}
+    interval_us = min(builder.slides_us, default=0)
+    return Prepared(text, push_filters(plan), tuple(named), sink, owners, sink_owner, interval_us)
 
 
 @contextmanager

@@ -71,13 +71,15 @@ def usable(graph: JoinGraph, above: set[str], offers: Offers) -> list[Usable]:
     return found
 
 
-def views(plan: Plan, outputs: Sequence[Output], offers: Offers) -> list[View]:
+def views(plan: Plan, outputs: Sequence[Output], offers: Offers, *, streams: bool = False) -> list[View]:
     """What a query can read of ``offers`` for a part of its plan, the largest parts first.
 
-    Streams by themselves are left out: reading one from its own source costs no more, and it is whole.
+    Without ``streams``, these by themselves are left out: reading one from its own source costs no more, and it is
+    whole.
     """
     needed = used(*(output.expression for output in outputs))
-    return list(_views(plan, needed, offers)) if offers else []
+    found = _views(plan, needed, offers) if offers else ()
+    return [view for view in found if streams or scan_of(view.node) is None]
 
 
 def with_views(plan: Plan, chosen: Sequence[View]) -> Plan:
@@ -172,8 +174,6 @@ def _read(
 
 
 def _views(plan: Plan, needed: set[str], offers: Offers) -> Iterator[View]:
-    if scan_of(plan) is not None:
-        return
     # Filters and computed columns go with what they stand on.
     whole, wanted, computed, below = plan, needed, list[tuple[str, exp.Expr]](), needed
     while isinstance(plan, (Filter, Compute)):

@@ -3,13 +3,13 @@
 Aliases, the order of streams, of parts of a union, of conditions and of keys, and how a condition is written
 (:mod:`sbon.sql.normal_form`) make no difference; nor does in which order streams are joined, nor whether a part of it
 is read from another query. Filters are kept apart, because a stream with fewer of them can stand in for one with more;
-so are those on the keys of an aggregate, which may as well be applied behind it.
+so are those on the keys of an aggregate, and those that all parts of a union have: they may as well be applied behind.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -33,6 +33,7 @@ from sbon.sql.logical_plan import (
     Scan,
     Union,
     bare,
+    declared_types,
     substitute,
     used,
 )
@@ -62,6 +63,11 @@ class Canonical:
         new = {self.called(part): part for condition in conditions for part in parts(condition)}
         filters = {**self.filters, **new}
         return replace(self, signature=Signature(self.signature.body, frozenset(filters)), filters=filters)
+
+    def without(self, filters: Collection[str]) -> Canonical:
+        """The same without these filters, which are applied somewhere else."""
+        rest = {written: part for written, part in self.filters.items() if written not in filters}
+        return replace(self, signature=Signature(self.signature.body, frozenset(rest)), filters=rest)
 
     @property
     def whole(self) -> str:
@@ -181,13 +187,34 @@ def _canonical(plan: Plan) -> Canonical:
 
 
 def _of_union(union: Union) -> Canonical:
-    branches = [_canonical(branch) for branch in union.inputs]
+    branches, shared = _without_shared([_canonical(branch) for branch in union.inputs], union)
     order = sorted(range(len(branches)), key=lambda number: branches[number].whole)
     body = " UNION ALL ".join(branches[number].whole for number in order)
     fed = list(zip(*union.expressions, strict=True))
     called = [" | ".join(branches[number].called(sources[number]) for number in order) for sources in fed]
     names = {name: column(text) for name, text in zip(union.columns, called, strict=True)}
-    return Canonical(Signature(body), names, {})
+    return Canonical(Signature(body), names, {}).filtered(shared)
+
+
+def _without_shared(branches: list[Canonical], union: Union) -> tuple[list[Canonical], list[exp.Expr]]:
+    """The parts of a union without the filters that all of them have on its columns, and these as filters on it."""
+    kept_types = declared_types(union).keys()  # of others a part may see another value
+    on_union: list[dict[str, tuple[str, exp.Expr]]] = []
+    for branch, sources in zip(branches, union.expressions, strict=True):
+        columns = zip(union.columns, sources, strict=True)
+        called = {name: column(each) for each, source in columns if each in kept_types and (name := bare(source))}
+        lifted = {
+            written: substitute(part, called)
+            for written, part in branch.filters.items()
+            if used(part) and used(part) <= called.keys()
+        }
+        on_union.append({text(part): (written, part) for written, part in lifted.items()})
+    shared = set[str](on_union[0]).intersection(*on_union)
+    rest = []
+    for branch, parts_ in zip(branches, on_union, strict=True):
+        gone = {parts_[each][0] for each in shared}
+        rest.append(branch.without(gone))
+    return rest, [on_union[0][each][1] for each in sorted(shared)]
 
 
 def _of_aggregate(aggregate: Aggregate) -> Canonical:
@@ -196,8 +223,7 @@ def _of_aggregate(aggregate: Aggregate) -> Canonical:
     by_input = {source: name for name, key in aggregate.keys if (source := bare(key)) is not None}
     # A condition on the keys keeps whole groups: it may as well be applied to the result.
     on_keys = {written: part for written, part in below.filters.items() if used(part) and used(part) <= by_input.keys()}
-    rest = {written: part for written, part in below.filters.items() if written not in on_keys}
-    within = replace(below, filters=rest).whole
+    within = below.without(on_keys).whole
     offset = window.call.expressions[3].name if len(window.call.expressions) > 3 else "0 seconds"
     lengths = (window.length_us, window.slide_us, (parse_duration_us(offset) or 0) % window.slide_us)
     call = f"window({below.called(column(window.time))}, {', '.join(str(length) for length in lengths)})"

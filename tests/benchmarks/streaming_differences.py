@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.streaming_differences [--minutes 8] [--seed 1]
 
-The queries are those of :mod:`tests.benchmarks.query_differences`, cut with their joins in a random order; each fragment
-is a streaming query of one engine, fed through links, from streams that are replayed and end. As many are run as the
-minutes allow. Prints JSON; a query whose results differ is printed, and the status is 1.
+The queries are those of :mod:`tests.benchmarks.query_differences`, cut with their joins in a random order; each
+fragment is a streaming query of one engine, fed through links, from streams that are replayed and end. As many are run
+as the minutes allow. Prints JSON; a query whose results differ is printed, and the status is 1.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ async def running_cluster(
         "hub": {"sink": 25.0, "left": 5.0, "right": 5.0},
     }
     streams = {name: (StreamSpec(f"{name}s", "replay", "ts TIMESTAMP, k STRING", "ts"),) for name in ("left", "right")}
-    sinks = {"sink": (SinkSpec("out", "parquet", {"path": str(folder / "out")}),)}
+    sinks = {"sink": tuple(SinkSpec(name, "parquet", {"path": str(folder / name)}) for name in ("out", "more"))}
     configs = {}
     for name in rtt_ms:
         config = make_config(folder, name)

@@ -18,7 +18,7 @@ CATALOG = Catalog(
         "flights": (StreamSpec("flights", "replay", "ts TIMESTAMP, origin STRING, dep_delay INT", "ts"), "a"),
         "weather": (StreamSpec("weather", "replay", "ts TIMESTAMP, origin STRING, visib DOUBLE", "ts"), "b"),
     },
-    sinks={"delays": (SinkSpec("delays", "parquet"), "c")},
+    sinks={name: (SinkSpec(name, "parquet"), "c") for name in ("delays", "alerts")},
 )
 
 

@@ -82,6 +82,11 @@ def test_a_union_is_read_in_whatever_order_its_parts_are() -> None:
     )
     found = read(other, UNITED)
     assert found == ["SELECT * FROM (SELECT ts AS at, UPPER(place) AS p FROM in0 WHERE what <> 'f') AS in0"]
+    everywhere = other.replace("k <> 'f'", "p <> 'JFK'")  # it is applied in each part
+    assert read(everywhere, UNITED) == [
+        "SELECT * FROM (SELECT ts AS at, UPPER(place) AS p FROM in0 WHERE place <> 'JFK') AS in0"
+    ]
+    assert read(UNITED, UNITED.replace("seats > 5", "seats > 5 AND origin <> 'JFK'")) is None
     assert read(other.replace("f.seats > 5", "f.seats > 4"), UNITED) is None
     assert read(other.replace("w.origin AS p", "w.visib AS p"), UNITED) is None
 
