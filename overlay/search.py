@@ -35,7 +35,7 @@ PREDICTS_BELOW = 0.3
 WIDTH = 16
 #: Hosts remembered while a search is under way: no fewer than so many contacts name.
 MAX_FOUND = 400
-MAX_K = 32
+MAX_K = 64
 #: So many of them at most are named in a question, for news of them only.
 MAX_KNOWN = 64
 #: Whom to ask: by the guide, and then by the cost so often; after so many contacts by the cost alone, so that the best

@@ -175,7 +175,9 @@ class Evaluator:
         best = yield from learning(strategies.load(self._strategy).place(task), look.knowledge)
         decision = look.decide(best)
         for choice in best.choices:
-            watch.tried[choice.operator].update(candidate.node_id for candidate in choice.candidates)
+            # Others that are better, too, get their turn if the best one cannot hold what it promises.
+            settled = {one.node_id for one in choice.candidates if one.measured_cost >= decision.cost_now}
+            watch.tried[choice.operator] |= settled | {choice.chosen}
         if decision.action is Action.STAY or not policy.confirmations:
             return decision
         targets = {move.target: look.knowledge.hosts[move.target] for move in decision.moves}

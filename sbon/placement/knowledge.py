@@ -34,6 +34,8 @@ class Knowledge:
         #: Node id -> what it has left, of those that were asked.
         self.room: dict[str, Resources] = {}
         self._measured: dict[Pair, float] = {}
+        #: What nodes told of paths: the view has none of it, for some of it is old.
+        self._told: dict[Pair, float] = {}
         self._before = before
         self.view = CostView(
             self._coordinate_of, self._measured_rtt_ms, self._load_of, before.load_scale_ms, before.load_scaling
@@ -61,12 +63,14 @@ class Knowledge:
         for node_id, known in answers.items():
             self.found([known.host])
             self.known_paths[node_id] = known.paths
-            for path in known.paths:
-                self._measured.setdefault((node_id, path.node_id), path.rtt_ms)
+            self._told.update({(node_id, path.node_id): path.rtt_ms for path in known.paths})
+
+    def has_told(self, a: str, b: str) -> bool:
+        return (a, b) in self._told or (b, a) in self._told
 
     def measured_between(self, rows: Mapping[str, int], columns: Mapping[str, int]) -> Iterable[tuple[int, int, float]]:
-        """(row, column, ms) of every path between two of these nodes that was asked for and measured."""
-        for (a, b), rtt_ms in self._measured.items():
+        """(row, column, ms) of every path between two of these nodes that was told of or measured, the latter last."""
+        for (a, b), rtt_ms in (*self._told.items(), *self._measured.items()):
             for one, other in ((a, b), (b, a)):
                 if one in rows and other in columns:
                     yield rows[one], columns[other], rtt_ms

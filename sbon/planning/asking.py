@@ -165,7 +165,7 @@ class AskingPlanner:
         return best[0]
 
     def _unmeasured(self, tree: Tree) -> tuple[Pair, ...]:
-        view = self._knowledge.view
+        view, has_told = self._knowledge.view, self._knowledge.has_told
         pairs = [(part.host, join.host) for join in joins(tree) for part in (join.left, join.right)]
         pairs.append((tree.host, self._query.sink))
         named = [(self._ids[a], self._ids[b]) for a, b in pairs if a != b]
@@ -173,7 +173,10 @@ class AskingPlanner:
             dict.fromkeys(
                 pair
                 for pair in named
-                if view.measured(*pair) is None and pair not in self._measured and pair[::-1] not in self._measured
+                if view.measured(*pair) is None
+                and not has_told(*pair)
+                and pair not in self._measured
+                and pair[::-1] not in self._measured
             )
         )
 

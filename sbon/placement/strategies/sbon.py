@@ -51,7 +51,7 @@ from sbon.placement.relaxation import Point
 Floats = NDArray[np.float64]
 
 #: Hosts that a search is asked for.
-FOUND = 32
+FOUND = 64
 #: One search takes predictions as they are, one allows for the errors that hosts claim.
 OPTIMISM = (0.0, 2.0)
 FOUND_AGAIN = 16
