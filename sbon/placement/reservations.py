@@ -50,15 +50,15 @@ class Reservations:
     def reserve(
         self, query_id: str, taken: Mapping[str, Demand], running: Mapping[str, Demand], now_s: float
     ) -> tuple[str, ...]:
-        """Hold this for the fragments of a query, in place of what it held. What there is too little of: then nothing
-        has changed."""
-        new = [demand for fragment_id, demand in taken.items() if fragment_id not in running]
+        """Hold this for the fragments of a query that do not run here yet, in place of what it held. What there is too
+        little of: then nothing has changed."""
+        new = {fragment_id: demand for fragment_id, demand in taken.items() if fragment_id not in running}
         room = self.room(running, now_s, but=query_id)
-        if lacking := room.lacks(total(new)):
+        if lacking := room.lacks(total(new.values())):
             return lacking
         if query_id not in self._by_query and len(self._by_query) >= MAX_QUERIES:
             return ("reservations",)
-        self._by_query[query_id] = _Reservation(dict(taken), now_s + RESERVED_S)
+        self._by_query[query_id] = _Reservation(new, now_s + RESERVED_S)
         return ()
 
     def commit(self, query_id: str, now_s: float) -> None:

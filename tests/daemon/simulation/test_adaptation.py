@@ -24,7 +24,7 @@ def simulated(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]
 def test_most_of_what_an_omniscient_saves_is_saved_with_few_moves(capsys: pytest.CaptureFixture[str]) -> None:
     report = simulated(capsys, "--hours", "2", "--route-changes", "0.5", "--seed", "2")
     assert report["omniscient_usage_saved"] > 0.02
-    assert report["recovered"] >= 0.9
+    assert report["recovered"] >= 0.95
     assert 0.0 < report["moves_per_query"] <= 4.0
     assert report["queries_that_gain"] > 0.0
     assert report["queries_that_lose"] == 0.0
@@ -32,6 +32,7 @@ def test_most_of_what_an_omniscient_saves_is_saved_with_few_moves(capsys: pytest
 
 def test_nothing_moves_on_a_network_that_merely_trembles(capsys: pytest.CaptureFixture[str]) -> None:
     report = simulated(capsys, "--hours", "3", "--jitter", "0.1")
+    assert report["moves_per_query"] > 0.0, "what is better is found within the hour"
     assert report["moves_after_convergence"] == 0
     assert report["searches_per_query_hour"] > 0.0
 

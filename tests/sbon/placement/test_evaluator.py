@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sbon.network_usage import Link
-from sbon.placement.evaluator import MAX_LOOKS, Evaluation, Evaluator, Noise, Situation, verdict
+from sbon.placement.evaluator import MAX_LOOKS, SEARCHES_REMEMBERED, Evaluation, Evaluator, Noise, Situation, verdict
 from sbon.placement.local_optimizer import Action, LocalPolicy, Move
-from sbon.placement.questions import FindHosts, Known, MeasurePaths, Question, TellKnownPaths
+from sbon.placement.questions import FindHosts, Known, KnownPath, MeasurePaths, Question, TellKnownPaths
 from tests.sbon.placement.fake_view import FakeHost, host, view_of
 
 LINKS = (Link("a", "merge", 1000.0), Link("b", "merge", 1000.0), Link("merge", "sink", 100.0))
@@ -33,6 +33,8 @@ class Line:
         self.placement = {"a": "n0", "b": "n1", "sink": "n2", "merge": "n3"}
         self.evaluators: dict[str, Evaluator] = {}
         self.load: dict[str, float] = {}
+        #: What n0 tells of its paths.
+        self.told: tuple[KnownPath, ...] = ()
 
     def rtt_ms(self, a: str, b: str) -> float:
         extra = self.longer.get(a, 0.0) + self.longer.get(b, 0.0)
@@ -46,18 +48,24 @@ class Line:
             self.measured += [node_id for _, node_id in question.candidates]
             return {pair: min(self.rtt_ms(*pair) for _ in range(3)) for pair in question.pairs}
         assert isinstance(question, TellKnownPaths)
-        return {one.node_id: Known(one, ()) for one in self.shown() if one.node_id in question.node_ids}
+        return {
+            one.node_id: Known(one, self.told if one.node_id == "n0" else ())
+            for one in self.shown()
+            if one.node_id in question.node_ids
+        }
 
     def shown(self) -> list[FakeHost]:
         return [replace(one, load=self.load.get(one.node_id, 0.0)) for one in self.hosts]
 
-    def look(self, now_s: float, policy: LocalPolicy = POLICY, own_load: float = 0.0) -> Evaluation | None:
+    def look(
+        self, now_s: float, policy: LocalPolicy = POLICY, own_load: float = 0.0, remaining_s: float = 1e6
+    ) -> Evaluation | None:
         """The host of ``merge`` looks once; what it decides is carried out."""
         here = self.placement["merge"]
         evaluator = self.evaluators.setdefault(here, Evaluator(policy, "sbon", 4, random.Random(2)))
         ends = ("n0", "n1", "n2")
         live = {(here, end): min(self.rtt_ms(here, end) for _ in range(10)) for end in ends if end != here}
-        situation = Situation(LINKS, dict(self.placement), ("merge",), {}, 1e6, 1e6, own_load)
+        situation = Situation(LINKS, dict(self.placement), ("merge",), {"merge": 1_000}, remaining_s, 1e6, own_load)
         own = next(one for one in self.shown() if one.node_id == here)
         evaluation = self.drive(evaluator.evaluate(situation, [own], view_of(self.shown(), live), now_s))
         if evaluation is not None and evaluation.decision.action is Action.MOVE:
@@ -106,13 +114,33 @@ def test_a_saving_that_is_gone_when_it_is_measured_again_moves_nothing() -> None
     assert line.placement["merge"] == "n3"
 
 
+def test_what_a_path_was_once_hides_no_host_that_is_better_now() -> None:
+    line = Line([0.0, 10.0, 80.0, 60.0, 5.0])
+    line.longer = {"n1": 200.0}  # not what n0 remembers
+    line.told = (KnownPath("n1", line.hosts[1].coordinate, 1.0),)
+    for now_s in range(10):
+        line.look(float(now_s))
+    assert line.placement["merge"] in {"n0", "n4"}
+
+
+def test_a_move_that_is_not_repaid_yet_is_made_when_the_query_is_older() -> None:
+    line = Line([0.0, 10.0, 80.0, 60.0, 5.0])
+    for now_s in range(0, 400, 5):
+        line.look(float(now_s), remaining_s=1e-3)
+    assert line.placement["merge"] == "n3"
+    for now_s in range(400, 1400, 5):
+        line.look(float(now_s), remaining_s=float(now_s))
+    assert line.placement["merge"] in {"n0", "n1", "n4"}
+
+
 def test_a_network_that_trembles_moves_nothing_once_all_is_well() -> None:
     rng = random.Random(5)
     line = Line([0.0, 100.0, 50.0, 20.0, *(rng.uniform(0.0, 100.0) for _ in range(30))], jitter=0.1)
-    for now_s in range(0, 600, 10):
+    for now_s in range(0, 1800, 10):
         line.look(float(now_s))
     settled = line.placement["merge"]
-    for now_s in range(600, 5000, 10):
+    assert 40.0 < line.at[settled] < 60.0, "the nearer to the sink, the better"
+    for now_s in range(1800, 9000, 10):
         line.look(float(now_s))
     assert line.placement["merge"] == settled
 
@@ -120,18 +148,19 @@ def test_a_network_that_trembles_moves_nothing_once_all_is_well() -> None:
 def test_an_unchanged_network_is_searched_later_and_later_and_no_host_is_tried_twice_at_once() -> None:
     line = Line([0.0, 100.0, 50.0, 50.0, *(50.0 + i for i in range(20))])
     line.placement["merge"] = "n2"  # nothing is better
-    searches = []
+    searches, first = [], []
     for now_s in range(0, 1000, 10):
         before = len(line.measured)
         if line.look(float(now_s), replace_policy(least_expected_saving=0.0)) is not None:
             searches.append(now_s)
+            first = line.measured[:] if len(searches) < SEARCHES_REMEMBERED else first
             assert len(line.measured) - before <= 4
     pauses = [b - a for a, b in pairwise(searches)]
     assert len(searches) >= 4
     assert pauses[0] <= 80
     assert pauses[2] > 1.5 * pauses[0]
-    others = [node_id for node_id in line.measured if node_id != "n2"]
-    assert len(others) == len(set(others))
+    assert len(first) == 2 * 4
+    assert len(set(first)) == 1 + 2 * 3, "other hosts than before, and its own"
 
 
 def replace_policy(**changes: Any) -> LocalPolicy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -65,6 +66,14 @@ def test_a_host_without_limits_refuses_nobody_and_remembers_not_too_many() -> No
         assert book.reserve(f"q{number}", {f"q{number}-a": cores(1e9)}, {}, 0.0) == ()
     assert book.reserve("one more", {"a": cores(1.0)}, {}, 0.0)
     assert book.reserve("one more", {"a": cores(1.0)}, {}, RESERVED_S + 1.0) == ()
+
+
+def test_nothing_is_held_for_what_runs_here_already() -> None:
+    book = Reservations(ROOM)
+    running = {"a": cores(0.1)}
+    assert book.reserve("q1", {"a": cores(0.6)}, running, 0.0) == ()
+    assert book.reserve("q2", {"b": cores(0.6)}, running, 0.0) == ()
+    assert book.room({}, 0.0).cpu_cores == pytest.approx(0.4), "q1's fragment has left, and has left nothing behind"
 
 
 class Book(RuleBasedStateMachine):
