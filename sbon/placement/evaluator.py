@@ -46,7 +46,7 @@ from sbon.placement.questions import MeasurePaths, Pair, Question, Task, TellKno
 
 #: With every so many searches, hosts that were tried may be tried again: they may have become better, or were better
 #: already, by less than what a look is off.
-SEARCHES_REMEMBERED = 3
+SEARCHES_REMEMBERED = 5
 #: The pause between searches of an unchanged network grows up to so many times the first one.
 LONGEST_PAUSES = 16.0
 #: Between two measurements that are to tell the same.
