@@ -205,11 +205,19 @@ VERBS = (
             ("echo 'INSERT INTO late SELECT * FROM flights WHERE dep_delay > 60' | sbon submit -", "from stdin"),
             ("sbon submit gate.sql --param 1234", "the value of the first ?; --param gate=B7 is that of :gate"),
             ("sbon submit delays.sql --until 2h", "ends by itself in two hours"),
+            ("sbon submit delays.sql --from 2026-12-01T18:00+01:00", "nothing that happened before then"),
         ),
         (
             _argument("file", metavar="FILE.sql", help="the query, - for stdin"),
             _argument(
                 "--param", metavar="[NAME=]VALUE", action="append", default=[], help="of :NAME, or of each ? in turn"
+            ),
+            _argument(
+                "--from",
+                dest="from_s",
+                metavar="TIME",
+                type=_moment_s,
+                help="leave out event times before then, and windows that begin before",
             ),
             _argument(
                 "--until", metavar="TIME", type=_moment_s, help="end then: 2h from now, or 2026-12-01T18:00+01:00"

@@ -144,7 +144,9 @@ def submit(arguments: Arguments) -> None:
     text = _read_query(arguments.file)
     if arguments.param:
         text = _with_values(text, arguments.param)
-    _show(arguments, _ask(arguments, Submit(text, arguments.until)), lambda reply: print(reply.query_id))
+    _show(
+        arguments, _ask(arguments, Submit(text, arguments.until, arguments.from_s)), lambda reply: print(reply.query_id)
+    )
 
 
 def _with_values(text: str, parameters: Sequence[str]) -> str:

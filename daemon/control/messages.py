@@ -407,11 +407,13 @@ class Revoke(RequestFor[Done], frozen=True):
 class Submit(RequestFor[SubmitReply], frozen=True):
     """Plan, place and start ``INSERT INTO sink SELECT ...``. Answered when its operators run.
 
-    ``until_s``: when it ends by itself, in seconds since the epoch; None: never.
+    ``until_s``: when it ends by itself, in seconds since the epoch; None: never. ``from_s``: of the streams only what
+    has an event time from then on; None: all there is.
     """
 
     sql: str
     until_s: float | None = None
+    from_s: float | None = None
 
 
 class Streams(RequestFor[StreamsReply], frozen=True):

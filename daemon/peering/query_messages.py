@@ -396,10 +396,12 @@ class Reused(msgspec.Struct, frozen=True):
 
 
 class SubmitQuery(msgspec.Struct, frozen=True):
-    """To the owner of the query's sink. ``until_s``: when it ends, in seconds since the epoch; None: not by itself."""
+    """To the owner of the query's sink. ``until_s``: when it ends, in seconds since the epoch; None: not by itself.
+    ``from_s``: from which event time on; None: all there is."""
 
     sql: str
     until_s: float | None = None
+    from_s: float | None = None
 
 
 class Submitted(msgspec.Struct, frozen=True):

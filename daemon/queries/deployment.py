@@ -62,19 +62,19 @@ class Deployment:
         self._events = events
         peers.handle(SubmitQuery, self._deploy_for)
 
-    async def submit(self, sql: str, until_s: float | None = None) -> str:
-        """Have a query deployed by the owner of its sink; its id, once it runs. ``until_s``: see SubmitQuery.
+    async def submit(self, query: SubmitQuery) -> str:
+        """Have a query deployed by the owner of its (last) sink; its id, once it runs.
 
         Raises QueryError for a query that cannot be planned, SbonError for one that cannot be deployed; then nothing of
         it is left.
         """
-        known = await self._catalog.gather(await trio.to_thread.run_sync(_names, sql))
+        known = await self._catalog.gather(await trio.to_thread.run_sync(_names, query.sql))
         try:
-            plan = await _plan(sql, "q", known.catalog)
+            plan = await _plan(query.sql, "q", known.catalog)
         except QueryError as error:
             raise known.mention_silent(error) from None
         owner = plan.owners[plan.fragments[-1].fragment_id]
-        return (await self._peers.ask(owner, SubmitQuery(sql, until_s), Submitted, DEPLOY_TIMEOUT_S)).query_id
+        return (await self._peers.ask(owner, query, Submitted, DEPLOY_TIMEOUT_S)).query_id
 
     # --- deploying here
 
@@ -84,7 +84,7 @@ class Deployment:
         known = await self._catalog.gather(await trio.to_thread.run_sync(_names, message.sql))
         query_id = f"q{secrets.token_hex(4)}"
         try:
-            agreed = await self._reading.plan(message.sql, query_id, known, self._choose_keepers)
+            agreed = await self._reading.plan(message, query_id, known, self._choose_keepers)
         except QueryError as error:
             raise known.mention_silent(error) from None
         try:

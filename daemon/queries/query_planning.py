@@ -55,9 +55,9 @@ class QueryPlanning:
         self._settings = settings
         self._events = events
 
-    async def plan(self, sql: str, query_id: str, known: Known) -> Planned:
-        """The query's fragments. Raises QueryError for a query that cannot be planned."""
-        prepared = await trio.to_thread.run_sync(_prepare, sql, known)
+    async def plan(self, sql: str, query_id: str, known: Known, from_ms: int | None = None) -> Planned:
+        """The query's fragments, of event times from ``from_ms`` on. Raises QueryError if it cannot be planned."""
+        prepared = await trio.to_thread.run_sync(_prepare, sql, known, from_ms)
         own = await self._joins.plan(prepared, query_id, known)
         if not known.derived:
             return own
@@ -78,11 +78,11 @@ class QueryPlanning:
         return other
 
 
-def _prepare(sql: str, known: Known) -> Prepared:
+def _prepare(sql: str, known: Known, from_ms: int | None) -> Prepared:
     """In a thread: importing sqlglot and parsing take a while."""
     from sbon.sql.plan import prepare_query
 
-    return prepare_query(sql, known.catalog)
+    return prepare_query(sql, known.catalog, from_ms)
 
 
 def _with_views(prepared: Prepared, query_id: str, situation: _Situation) -> tuple[Prepared, Prices] | None:

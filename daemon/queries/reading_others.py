@@ -6,13 +6,14 @@ What turns out not to be had is left out, and the query planned anew.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import trio
 
 from daemon.events import Events
-from daemon.peering.query_messages import Reader, Reused
+from daemon.peering.query_messages import Reader, Reused, SubmitQuery
 from daemon.peering.subscription_messages import Subscribed
 from daemon.queries.catalog import Known
 from daemon.queries.join_planning import Planned
@@ -49,11 +50,13 @@ class ReadingOthers:
         self._events = events
 
     async def plan(
-        self, sql: str, query_id: str, known: Known, keepers_of: Callable[[QueryPlan], tuple[str, ...]]
+        self, query: SubmitQuery, query_id: str, known: Known, keepers_of: Callable[[QueryPlan], tuple[str, ...]]
     ) -> Agreed:
         """Raises QueryError for a query that cannot be planned. A subscription that is not used in the end runs out."""
+        from_ms = None if query.from_s is None else round(query.from_s * 1000.0)
+        known = _begun(known, max(round(time.time() * 1000.0), from_ms or 0))
         for _ in range(ATTEMPTS):
-            planned = await self._planning.plan(sql, query_id, known)
+            planned = await self._planning.plan(query.sql, query_id, known, from_ms)
             known.refuse_ambiguous(planned.plan)
             keepers = keepers_of(planned.plan)
             try:
@@ -62,7 +65,7 @@ class ReadingOthers:
                 self._events.publish("reuse-refused", query=query_id, error=str(refusal))
                 left = {name: each for name, each in known.derived.items() if name not in refusal.fragment_ids}
                 known = replace(known, derived=left)
-        planned = await self._planning.plan(sql, query_id, replace(known, derived={}))
+        planned = await self._planning.plan(query.sql, query_id, replace(known, derived={}), from_ms)
         return Agreed(planned.plan, keepers_of(planned.plan))
 
     async def withdraw(self, agreed: Agreed) -> None:
@@ -105,6 +108,12 @@ class _NotToBeHad(SbonError):
     def __init__(self, fragment_ids: Collection[str], error: SbonError) -> None:
         super().__init__(str(error))
         self.fragment_ids = frozenset(fragment_ids)
+
+
+def _begun(known: Known, by_ms: int) -> Known:
+    """Without what will have its first rows only after that event time."""
+    begun = {name: each for name, each in known.derived.items() if (each[0].computes.from_ms or 0) <= by_ms}
+    return replace(known, derived=begun)
 
 
 def _begin(granted: Subscribed, computes: Computes) -> Start:

@@ -55,6 +55,7 @@ from daemon.peering.query_messages import (
     QueryView,
     QueryViews,
     RequestMove,
+    SubmitQuery,
 )
 from daemon.peering.requests import Done as RequestDone
 from daemon.placing import Placing
@@ -177,9 +178,9 @@ class QueryService:
 
     # --- verbs
 
-    async def submit(self, sql: str, until_s: float | None = None) -> str:
+    async def submit(self, query: SubmitQuery) -> str:
         """The id of a new query, once its operators run. SbonError, and nothing is left of it, otherwise."""
-        return await self._deployment.submit(sql, until_s)
+        return await self._deployment.submit(query)
 
     async def views(self) -> list[QueryView]:
         """All queries of all nodes that answer, oldest first."""
@@ -222,7 +223,7 @@ class QueryService:
     # --- the control socket
 
     async def _submit(self, request: Submit) -> SubmitReply:
-        return SubmitReply(await self.submit(request.sql, request.until_s))
+        return SubmitReply(await self.submit(SubmitQuery(request.sql, request.until_s, request.from_s)))
 
     async def _queries(self, _request: Queries) -> QueriesReply:
         return QueriesReply(tuple(self._query_info(view) for view in await self.views()))

@@ -21,30 +21,33 @@ from sbon.sql.logical_plan import Aggregate, Compute, Filter, Join, Plan, Reused
 from sbon.sql.time_bounds import Bounds
 
 
-def begin(plan: Plan, starts: Mapping[str, Start]) -> Plan:
+def begin(plan: Plan, starts: Mapping[str, Start], from_ms: int | None = None) -> Plan:
     """``plan``, reading the fragments of others from ``starts`` on; from their beginnings where none is given.
 
+    ``from_ms``: nothing of an event time before is wanted of anything that is read.
     Raises QueryError for a window of which it cannot be said whether all that belongs to it will come.
     """
     match plan:
         case Scan():
-            return plan
+            time = next(attribute for attribute, name, _ in plan.columns if name == plan.stream.event_time)
+            return _since(plan, time, from_ms)
         case Reused():
             start = starts.get(plan.fragment_id, Start(0, None))
-            read = replace(plan, first_batch=start.first_batch)
-            return read if start.from_ms is None else _since(read, plan.time, start.from_ms)
+            given = [each for each in (start.from_ms, from_ms) if each is not None]
+            return _since(replace(plan, first_batch=start.first_batch), plan.time, max(given, default=None))
         case Filter():
-            return replace(plan, input=begin(plan.input, starts))
+            return replace(plan, input=begin(plan.input, starts, from_ms))
         case Compute():
-            return Compute(begin(plan.input, starts), plan.columns)
+            return Compute(begin(plan.input, starts, from_ms), plan.columns)
         case Join():
-            return Join(begin(plan.left, starts), begin(plan.right, starts), plan.condition, plan.place)
+            left, right = begin(plan.left, starts, from_ms), begin(plan.right, starts, from_ms)
+            return Join(left, right, plan.condition, plan.place)
         case Union():
-            return Union(tuple(begin(branch, starts) for branch in plan.inputs), plan.columns, plan.expressions)
+            branches = tuple(begin(branch, starts, from_ms) for branch in plan.inputs)
+            return Union(branches, plan.columns, plan.expressions)
         case Aggregate():
-            aggregate = Aggregate(begin(plan.input, starts), plan.window, plan.keys, plan.measures)
-            from_ms = complete_from(aggregate.input, plan.window.time)
-            return aggregate if from_ms is None else _since(aggregate, plan.window.start, from_ms)
+            aggregate = Aggregate(begin(plan.input, starts, from_ms), plan.window, plan.keys, plan.measures)
+            return _since(aggregate, plan.window.start, complete_from(aggregate.input, plan.window.time))
 
 
 def complete_from(plan: Plan, time: str) -> int | None:
@@ -56,7 +59,9 @@ def complete_from(plan: Plan, time: str) -> int | None:
     return _complete_from(missing, time, event_times(plan).bounds) if missing else None
 
 
-def _since(plan: Plan, time: str, from_ms: int) -> Plan:
+def _since(plan: Plan, time: str, from_ms: int | None) -> Plan:
+    if from_ms is None:
+        return plan
     since = exp.Anonymous(this="timestamp_millis", expressions=[exp.Literal.number(from_ms)])
     return Filter(plan, exp.GTE(this=column(time), expression=since), is_start=True)
 

@@ -39,6 +39,8 @@ class Prepared:
     owners: Mapping[str, str]
     sink_owner: str
     interval_us: int
+    #: Event times before this one, in ms since the epoch, are left out.
+    from_ms: int | None = None
     #: The statements after this one, in the same text.
     further: tuple[Prepared, ...] = ()
 
@@ -60,7 +62,7 @@ class Prepared:
         with _one_line():
             for each in self.statements:
                 first = each is self
-                plan = begin(reorder(self.plan, choose), starts or {}) if first else each._after(cutter.offers)
+                plan = self._begin(reorder(self.plan, choose), starts or {}) if first else each._after(cutter.offers)
                 cutter.cut(plan, each.outputs, each.sink, each.interval_us)
                 sinks[cutter.fragments[-1].fragment_id] = each.sink_owner
         sources = {spec.fragment_id: self.owners[spec.stream.name] for spec in cutter.fragments if spec.stream}
@@ -79,18 +81,23 @@ class Prepared:
         for view in views(self.plan, self.outputs, offers, streams=True):
             tried = with_views(self.plan, [*chosen, view])
             with suppress(QueryError):  # windows of which it cannot be told whether they are whole
-                begin(tried, starts)
+                self._begin(tried, starts)
                 chosen += [view] if len(reads(tried)) > len(chosen) else []
-        return begin(reorder(with_views(self.plan, chosen), as_written), starts)
+        return self._begin(reorder(with_views(self.plan, chosen), as_written), starts)
+
+    def _begin(self, plan: Plan, starts: Mapping[str, Start]) -> Plan:
+        return begin(plan, starts, self.from_ms)
 
 
-def prepare_query(text: str, catalog: Catalog) -> Prepared:
+def prepare_query(text: str, catalog: Catalog, from_ms: int | None = None) -> Prepared:
     """Read each ``INSERT INTO sink SELECT ...`` in ``text``, and push its filters down.
 
+    Streams begin with the event time ``from_ms`` (ms since the epoch), and windows that are whole from then on.
     Raises QueryError, one line with the construct, its place and the remedy, for what is not supported.
     """
     with _one_line():
-        first, *others = (_prepare(text, table, query, catalog) for table, query in check_inserts(parse(text)))
+        inserts = check_inserts(parse(text))
+        first, *others = (_prepare(text, table, query, catalog, from_ms) for table, query in inserts)
         names = [each.sink.name for each in (first, *others)]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -107,14 +114,14 @@ def plan_query(text: str, query_id: str, catalog: Catalog) -> QueryPlan:
     return prepare_query(text, catalog).cut(query_id)
 
 
-def _prepare(text: str, table: exp.Table, query: exp.Query, catalog: Catalog) -> Prepared:
+def _prepare(text: str, table: exp.Table, query: exp.Query, catalog: Catalog, from_ms: int | None) -> Prepared:
     sink, sink_owner = catalog.sink(".".join(part.name for part in table.parts), place(table))
     builder = PlanBuilder(catalog)
     plan, written = builder.query(query)
     plan, named = builder.name_columns(plan, _named(written), "result")
     owners = {stream.name: owner for stream, owner in catalog.streams.values()}
     interval_us = min(builder.slides_us, default=0)
-    return Prepared(text, push_filters(plan), tuple(named), sink, owners, sink_owner, interval_us)
+    return Prepared(text, push_filters(plan), tuple(named), sink, owners, sink_owner, interval_us, from_ms)
 
 
 @contextmanager
