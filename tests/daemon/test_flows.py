@@ -93,5 +93,7 @@ async def test_what_operators_use_of_the_processors_is_what_they_take_of_a_host(
             return (await cluster.operators())["union"].cpu_cores == 0.03
 
         await eventually(is_reported)
-        second = await cluster.submit()
+        second = await cluster.submit(
+            "INSERT INTO out SELECT ts, upper(k) AS k FROM lefts UNION ALL SELECT ts, k FROM rights"
+        )
         assert {(await union_of(cluster, query_id))[1] for query_id in (first, second)} == {"hub"}
