@@ -15,6 +15,9 @@ PATIENCE = 2.5
 BEACON_LASTS = 8.0
 TURN = 2.0
 MAX_BEACONS = 100
+#: Names of streams and sinks that one node tells of, and how long they may be.
+MAX_NAMES = 500
+MAX_NAME = 200
 
 
 @dataclass(slots=True)
@@ -72,6 +75,12 @@ class Seat:
     turn: int = 0
     hops: int = 0
     roster: Roster | None = None
+
+
+def bounded(summary: Summary) -> Summary:
+    """What another node says of itself, no longer than it may be."""
+    names = tuple(name[:MAX_NAME] for name in summary.names[:MAX_NAMES])
+    return Summary(max(0, summary.hosts), max(0, summary.takers), names)
 
 
 def leader(roster: Roster, silent_periods: float) -> NodeRecord | None:

@@ -45,7 +45,7 @@ from overlay.region_messages import (
     Withdraw,
     Withdrawn,
 )
-from overlay.region_state import PATIENCE, BeaconBoard, Led, Member, Seat, leader
+from overlay.region_state import MAX_NAMES, PATIENCE, BeaconBoard, Led, Member, Seat, bounded, leader
 
 #: All in periods of reports: a member is forgotten, a place is no longer looked for, a coordinator that was
 #: handed over to is left in peace.
@@ -60,7 +60,6 @@ LEAST_SHARE = 4
 NEARER = 0.8
 #: A place is looked for in so many steps without a pause.
 MAX_HOPS = 8
-MAX_NAMES = 500
 MAX_MOVED = 1000
 
 
@@ -201,7 +200,7 @@ class Regions:
             case MemberReport():
                 return Placed(self._place(message, now_s) if message.member.node_id == sender else Elsewhere())
             case Appoint():
-                return Appointed(self._accept(message, now_s))
+                return Appointed(self._accept(message, sender, now_s))
             case Withdraw():
                 if message.level <= len(self._led) and sender != self.node_id:
                     self._led[message.level - 1].forget(sender, self.node_id)
@@ -288,7 +287,7 @@ class Regions:
         if rival is not None:
             return Elsewhere(rival.record, level - 1, superseded=True)
         led.moved.pop(member.node_id, None)
-        led.members[member.node_id] = Member(member, now_s, report.summary, report.leads)
+        led.members[member.node_id] = Member(member, now_s, bounded(report.summary), report.leads)
         if led.standby is None:
             led.choose_standby(self.node_id)
         return self._roster(level)
@@ -468,11 +467,12 @@ class Regions:
             del led.moved[next(iter(led.moved))]
         self._report_s = now_s  # there may be too many still
 
-    def _accept(self, appoint: Appoint, now_s: float) -> bool:
-        """An appointment is for a member of that very level."""
-        if self._seat is None or self._seat.level != appoint.level:
+    def _accept(self, appoint: Appoint, sender: NodeId, now_s: float) -> bool:
+        """An appointment is by the coordinator of this node's cluster of that very level, and by nobody else."""
+        roster = self.roster(appoint.level)
+        if roster is None or roster.coordinator.node_id != sender or appoint.level <= len(self._led):
             return False
-        others = [record for record in appoint.members if record.node_id != self.node_id]
+        others = [each for each in appoint.members[: ROOM * self._max_cs] if each.node_id != self.node_id]
         self._lead(appoint.lead, others, now_s)
         if appoint.above is None:
             self._begin(now_s)

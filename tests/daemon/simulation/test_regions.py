@@ -7,7 +7,8 @@ import random
 import pytest
 
 from daemon.simulation.regions import RegionWorld
-from overlay.region_state import PATIENCE
+from overlay.region_messages import Appoint, Appointed, Elsewhere, Lead, MemberReport, Placed, Summary
+from overlay.region_state import MAX_NAMES, PATIENCE
 from overlay.regions import MEMBER_LASTS, ROOM
 from sbon.coordinate import Coordinate
 
@@ -116,3 +117,20 @@ def test_lost_requests_break_nothing_for_good() -> None:
             world.run(world.now_s + 60.0)
             faults = world.faults()
     assert faults == []
+
+
+def test_nobody_but_the_coordinator_appoints_and_nobody_reports_for_another() -> None:
+    world = settled(6, 8)
+    (top,) = world.tops()
+    member, other = sorted(set(world.nodes) - {top})[:2]
+    lead = Lead("made up", 9)
+    appoint = Appoint(1, lead, tuple(world.records.values()), None)
+    assert world.nodes[member].handle(appoint, other, world.now_s) == Appointed(accepted=False)
+    assert world.nodes[top].handle(appoint, other, world.now_s) == Appointed(accepted=False)
+    names = tuple(f"s{number}" for number in range(10 * MAX_NAMES))
+    report = MemberReport(1, 1, world.records[member], Summary(1, 1, names))
+    assert world.nodes[top].handle(report, other, world.now_s) == Placed(Elsewhere())
+    world.nodes[top].handle(report, member, world.now_s)
+    assert len(world.nodes[top].members(1)[member].names) == MAX_NAMES
+    assert quiet(world) == []
+    assert world.tops() == [top]
