@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from daemon.simulation import text
+from daemon.simulation import regions_command, text
 from daemon.simulation.adaptation import command as adaptation
 from daemon.simulation.fault_runs import Outcome
 from daemon.simulation.figures import FailedSeed, FaultsReport, Mean, OverlayReport, Spread, quantile
@@ -45,6 +45,7 @@ examples:
   sbon simulate ownership --seeds 1..100                            moves, crashes and splits: nothing lost
   sbon simulate placement --transit-stub --candidates transit       the founding paper's table
   sbon simulate planning --workload airline                         join order, reuse and hosts decided together
+  sbon simulate regions --transit-stub 1024                         clusters of hosts, coordinators and standbys
   sbon simulate adaptation --jitter 0.1 --hours 24 --queries 20     nothing changes: nothing should move
 """
 
@@ -118,6 +119,7 @@ def make_parser() -> argparse.ArgumentParser:
     numbers = placement.Numbers(_whole, _natural, _positive, _hours, _seconds, _share)
     placement.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_placement)
     planning.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_planning)
+    regions_command.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_regions)
     adaptation.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_adaptation)
     return parser
 
@@ -307,6 +309,12 @@ def simulate_planning(arguments: argparse.Namespace) -> int:
     config = _config(arguments.set)
     _say_seed(f"seed {arguments.seed}", arguments)
     return planning.simulate(arguments, config)
+
+
+def simulate_regions(arguments: argparse.Namespace) -> int:
+    config = _config(arguments.set)
+    _say_seed(f"seed {arguments.seed}", arguments)
+    return regions_command.simulate(arguments, config)
 
 
 # --- adaptation

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 
+from daemon.cli.main import main
 from daemon.simulation.regions import RegionWorld
 from overlay.region_messages import Appoint, Appointed, Elsewhere, Lead, MemberReport, Placed, Summary
 from overlay.region_state import MAX_NAMES, PATIENCE
@@ -134,3 +136,16 @@ def test_nobody_but_the_coordinator_appoints_and_nobody_reports_for_another() ->
     assert len(world.nodes[top].members(1)[member].names) == MAX_NAMES
     assert quiet(world) == []
     assert world.tops() == [top]
+
+
+def test_the_command_reports_how_it_forms_and_heals(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "regions", "--transit-stub", "32", "--max-cs", "8", "--json"]
+    assert main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["clusters"][-1] == 1
+    assert len(report["clusters"]) >= 2
+    assert report["nearness"] < 1.0
+    assert report["killed"] >= 4
+    assert report["most_known"] <= 8 * len(report["clusters"])
+    assert main([*words, "--max-cs", "3"]) == 1
+    assert "at least 4" in capsys.readouterr().err
