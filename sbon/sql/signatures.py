@@ -9,6 +9,7 @@ so are those on the keys of an aggregate, and those that all parts of a union ha
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -39,6 +40,9 @@ from sbon.sql.logical_plan import (
 )
 from sbon.sql.normal_form import parts, text
 from sbon.sql.pushdown import push_filters
+
+#: Ways to tell uses of the same stream apart that are tried.
+MAX_NUMBERINGS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,8 @@ def canonical(plan: Plan) -> Canonical:
 
 def canonical_join(graph: JoinGraph, numbers: Iterable[int]) -> Canonical:
     """Of the join of these inputs, with all conditions between them."""
-    found = sorted((canonical(graph.inputs[number]) for number in numbers), key=lambda each: each.signature.body)
+    inputs = (canonical(graph.inputs[number]) for number in numbers)
+    found = sorted(inputs, key=lambda each: (each.signature.body, each.whole))
     names = {attribute for each in found for attribute in each.definitions}
     between = [part for part in graph.conditions if used(part) <= names]
     # Which of several uses of one stream is called the first is free: the least text decides.
@@ -266,12 +271,17 @@ def _label(each: Canonical) -> str:
 
 
 def _numberings(inputs: Sequence[Canonical]) -> Iterable[tuple[int, ...]]:
-    """Ways to number the uses of each input from 1. They are sorted by body."""
+    """Ways to number the uses of each input from 1. They are sorted by body.
+
+    A single one where there would be too many: such joins may then be the same and not be found to be.
+    """
     bodies = [each.signature.body for each in inputs]
+    count = math.prod(math.factorial(bodies.count(body)) for body in set(bodies))
     ways: list[tuple[int, ...]] = [()]
     position = 0
     while position < len(bodies):
         same = bodies.count(bodies[position])
-        ways = [way + part for way in ways for part in permutations(range(1, same + 1))]
+        numberings = permutations(range(1, same + 1)) if count <= MAX_NUMBERINGS else [tuple(range(1, same + 1))]
+        ways = [way + part for way in ways for part in numberings]
         position += same
     return ways
