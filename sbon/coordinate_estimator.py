@@ -12,7 +12,8 @@ and later ones little, without a schedule. Three things make it fit for an overl
   than is usual for us counts next to nothing (a redescending weight, as in Hampel's work). What is usual is a
   *quantile* of the latest samples, seen from where we are now: a minority of liars, however loud, cannot widen it,
   and as soon as the honest agree the liars are out. (A running estimate follows too slowly: while it was wide, liars
-  kept it so.) Where more than a third would be outliers, it is rather us who are wrong: so many never are.
+  kept it so.) Where more than a third would be outliers, it is rather us who are wrong: so many never are,
+  unless they are off by more than their whole round trips.
 - *No word is trusted.* Another's claimed error can lower the weight of its sample, never raise it above what we allow
   ourselves. (With claimed errors taken at their word, 20 % of liars broke a new overlay by most attacks.)
 
@@ -79,7 +80,7 @@ OUTLIER_POWER = 2.0
 #: What is usual: this quantile of the relative residuals of so many latest samples, seen from where we are now. It is
 #: the median of the honest if a fifth are liars. It is looked at with each probe of a new node, then every few.
 USUAL_QUANTILE = 0.4
-#: So many of them are no outliers, however far off they are.
+#: So many of them are no outliers, unless they are off by more than MAX_ERROR: by chance more than a third may be lies.
 NOT_OUTLYING = 0.65
 RECENT_SAMPLES = 24
 LEAST_SAMPLES = 6
@@ -231,7 +232,7 @@ class CoordinateEstimator:
             return MAX_ERROR
         residuals = self._residuals()
         usual, most = (residuals[int(quantile * len(residuals))] for quantile in (USUAL_QUANTILE, NOT_OUTLYING))
-        return max(MIN_OUTLIER, OUTLIER_FACTOR * usual, most)
+        return max(MIN_OUTLIER, OUTLIER_FACTOR * usual, min(MAX_ERROR, most))
 
     def _limit_step(self, before: list[float]) -> None:
         """One probe, with all that was taken again, changes no prediction by more than the largest step."""

@@ -74,3 +74,29 @@ def without_liars() -> float:
 )
 def test_the_honest_predict_well_among_liars(lie: Lie, delay_ms: float, without_liars: float) -> None:
     assert honest_median(lie, delay_ms) <= 1.25 * without_liars
+
+
+def test_one_who_meets_nearly_as_many_liars_as_honest_nodes_stays_where_it_is() -> None:
+    """A fifth of all lie, but by chance eleven of the latest 24 that one measures do: they stay outliers."""
+    matrix, rng = wide_area(1), random.Random(1)
+    states = [CoordinateEstimator() for _ in matrix]
+    for _ in range(240):
+        for i, state in enumerate(states):
+            j = rng.choice([j for j in range(NODES) if j != i])
+            state.update(matrix[i][j], states[j].coordinate, rng)
+    one, others = states[0], range(1, NODES)
+
+    def median_error() -> float:
+        away = ((one.coordinate.rtt_ms(states[j].coordinate), matrix[0][j]) for j in others)
+        return statistics.median(abs(predicted_ms - rtt_ms) / rtt_ms for predicted_ms, rtt_ms in away)
+
+    before = median_error()
+    for _ in range(5):
+        for is_liar in rng.sample([True] * 11 + [False] * 13, 24):
+            j = rng.choice(others)
+            place = states[j].coordinate
+            if is_liar:
+                claimed = tuple(20.0 * x for x in place.vector_ms)
+                place = msgspec.structs.replace(place, vector_ms=claimed, error=CLAIMED_ERROR)
+            one.update(matrix[0][j], place, rng)
+    assert median_error() <= 1.25 * before
