@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+#: No test asserts a time: on a busy machine any example may take longer than Hypothesis allows.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 HERE = Path(__file__).parent
 #: They wait more than they compute, and would disturb each other: ports, Spark, the lab's namespaces.
