@@ -42,6 +42,7 @@ from sbon.engine_messages import (
 )
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.frames import FrameReader, frame
+from spark_bridge import local_files
 from spark_bridge.flight_links import LinkServer, Served
 from spark_bridge.folder_size import folder_bytes
 from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings, one_line
@@ -254,8 +255,9 @@ class Engine:
             master=self._settings.master,
             bind_host=self._settings.bind_host,
             memory_mb=self._settings.memory_mb,
-            settings=self._settings.spark,
+            settings={**local_files.SETTINGS, **self._settings.spark},
         )
+        local_files.use_plain_files(spark)
         register_replay_source(spark)
         fragments = Fragments(spark, self._settings.runner, self._send, self._due.set)
         server = LinkServer(self._settings.bind_host, fragments)

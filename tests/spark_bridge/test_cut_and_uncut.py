@@ -7,8 +7,10 @@ the rows it happens to see would drop rows here, without an error.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from daemon.demo.check import read_rows
 from sbon.engine_messages import FragmentState
@@ -17,6 +19,7 @@ from sbon.sql.catalog import Catalog
 from sbon.sql.plan import plan_query
 from sbon.sql.query_plan import QueryPlan
 from sbon.streams import SinkSpec, StreamSpec
+from spark_bridge.local_files import use_plain_files
 from spark_bridge.reference import ReferenceJob, View, run_reference
 from spark_bridge.session import start_session
 from tests.spark_bridge.driven_engine import DrivenEngine, deploy
@@ -85,4 +88,19 @@ def test_cutting_a_plan_does_not_change_its_result(tmp_path: Path) -> None:
         uncut = read_rows(tmp_path / "uncut" / name)
         assert len(uncut) > 10, f"{name} would prove nothing"
         assert difference(read_rows(tmp_path / "out" / name), uncut) is None, name
+    check_that_files_are_made_without_processes(spark, tmp_path)
     spark.stop()
+
+
+def check_that_files_are_made_without_processes(spark: SparkSession, folder: Path) -> None:
+    """Here because it needs a Java machine."""
+    use_plain_files(spark)
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path
+    files = path("file:///").getFileSystem(spark._jsc.hadoopConfiguration())
+    assert files.getClass().getName() == "sbon.LocalFiles"
+    assert files.getRawFileSystem().getClass().getName() == "sbon.LocalFiles$Raw"
+    files.create(path(str(folder / "made"))).close()
+    assert (folder / "made").stat().st_mode & 0o777 == 0o644
+    files.copyFromLocalFile(path(str(folder / "made")), path(str(folder / "new" / "linked")))
+    assert (folder / "new" / "linked").samefile(folder / "made")
