@@ -35,9 +35,16 @@ PATIENCE_S = 400.0
 
 
 class DrivenEngine:
-    """Starts ``python -m spark_bridge`` and speaks the engine socket to it. Use as a context manager."""
+    """Starts ``python -m spark_bridge``, or another ``module``, and speaks the engine socket to it. As a context."""
 
-    def __init__(self, folder: Path, name: str = "engine", trigger_ms: int = 400, more: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "engine",
+        trigger_ms: int = 400,
+        more: Sequence[str] = (),
+        module: str = "spark_bridge",
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.statuses: dict[str, FragmentStatus] = {}
@@ -51,7 +58,7 @@ class DrivenEngine:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
         self._listener.listen()
-        command = [sys.executable, "-m", "spark_bridge", "--socket", str(path), "--name", name]
+        command = [sys.executable, "-m", module, "--socket", str(path), "--name", name]
         command += ["--scratch", str(folder / "scratch"), "--trigger-ms", str(trigger_ms)]
         # Half the processor time for what runs for a minute only: no second compiler.
         command += ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1", *more]

@@ -17,12 +17,17 @@ from sbon.row_multiset import difference
 from sbon.streams import SinkSpec, StreamSpec
 from spark_bridge.port_inbox import PortInbox
 from tests.spark_bridge.driven_engine import DrivenEngine, connect, deploy
+from tests.spark_bridge.trace_check import TraceCheck, read_traces
 
 pytestmark = pytest.mark.spark
 
+#: What these engines do is what the simulator's model of an engine does.
+TRACED = "tests.spark_bridge.traced_engine"
 START = datetime(2013, 7, 1, tzinfo=UTC)
 HOURS = 24
 SKEW = timedelta(hours=3)  # site b runs ahead of site a by this much event time
+#: Nothing later happens before the join has moved, however long that takes.
+HELD_AT = START + timedelta(hours=8)
 SPEEDUP = HOURS * 3600 / 30
 
 
@@ -54,13 +59,9 @@ def expected() -> list[tuple[object, ...]]:
 
 
 def source(folder: Path, name: str, **options: str) -> FragmentSpec:
-    stream = StreamSpec(
-        name,
-        "replay",
-        "ts timestamp, k string, v bigint",
-        "ts",
-        {"path": str(folder / f"{name}.csv"), "speedup": str(SPEEDUP), **options},
-    )
+    held = {"hold_at": HELD_AT.isoformat(), "hold_until": str(folder / "released")}
+    options = {"path": str(folder / f"{name}.csv"), "speedup": str(SPEEDUP), **held, **options}
+    stream = StreamSpec(name, "replay", "ts timestamp, k string, v bigint", "ts", options)
     sql = f"SELECT ts AS {name}__ts, k AS {name}__k, v AS {name}__v FROM source WHERE v >= 0"
     return FragmentSpec(f"q-{name}", "q", FragmentKind.SOURCE, sql, event_time=f"{name}__ts", stream=stream)
 
@@ -109,8 +110,8 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", readings())
     write_csv(tmp_path / "b.csv", rules())
     a, b, join, aggregate, sink = fragments = plan(tmp_path)
-    with DrivenEngine(tmp_path / "first") as first:
-        with DrivenEngine(tmp_path / "second") as second:
+    with DrivenEngine(tmp_path / "first", module=TRACED) as first:
+        with DrivenEngine(tmp_path / "second", module=TRACED) as second:
             deploy(fragments, dict.fromkeys((spec.fragment_id for spec in fragments), first))
             first.wait_until(lambda: first.output_rows(join.fragment_id) > 20, "the join puts out rows")
 
@@ -127,6 +128,7 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
             connect(second, join, "in0", a.fragment_id, first, generation=2)
             connect(second, join, "in1", b.fragment_id, first, generation=2)
             connect(first, aggregate, "in0", join.fragment_id, second, producer_generation=2)
+            (tmp_path / "released").touch()
             rows = second.output_rows(join.fragment_id)
             second.wait_until(lambda: second.output_rows(join.fragment_id) > rows + 20, "the join goes on where it was")
             # Spark forgets how far each input had come: of one that has ended it is told again.
@@ -138,7 +140,7 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
             )
             second.process.send_signal(signal.SIGKILL)
             second.process.wait()
-        with DrivenEngine(tmp_path / "second") as second:
+        with DrivenEngine(tmp_path / "second", module=TRACED) as second:
             second.start(join, 2, port_schemas=described, consumers=(cursor_name(aggregate.fragment_id, "in0"),))
             connect(second, join, "in0", a.fragment_id, first, generation=2)
             connect(second, join, "in1", b.fragment_id, first, generation=2)
@@ -150,6 +152,12 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
             assert first.statuses[a.fragment_id].stream_rows_per_s
             assert first.statuses[aggregate.fragment_id].stream_rows_per_s is None
     assert difference(results(tmp_path), expected()) is None
+    check = TraceCheck()
+    check.check(read_traces(tmp_path / engine / "trace.jsonl" for engine in ("first", "second")))
+    assert {name: fragment.starts for name, fragment in check.fragments.items() if fragment.starts > 1} == {
+        "q-join1": 3
+    }
+    assert check.delivered("q-sink1") == {"q-a": len(readings()), "q-b": len(rules())}
 
 
 def _describe(engine: DrivenEngine, specs: tuple[FragmentSpec, ...]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 Row = tuple[str, int]
@@ -52,12 +53,16 @@ class ModelledFragment:
         """Read up to ``size`` segments and commit; False if there are none."""
         if not self.inbox:
             return False
-        taken, self.inbox = self.inbox[:size], self.inbox[size:]
-        rows = tuple(row for _, segment in taken for row in segment.rows)
-        self.put_out(rows)
+        self.read_segments(self.inbox[:size])
+        return True
+
+    def read_segments(self, taken: Sequence[tuple[str, Segment]]) -> None:
+        """A batch of these, which are in the inbox."""
+        chosen = {id(segment) for _, segment in taken}
+        self.inbox = [waiting for waiting in self.inbox if id(waiting[1]) not in chosen]
+        self.put_out(tuple(row for _, segment in taken for row in segment.rows))
         for producer, segment in taken:
             self.read[producer] = segment.batch_id
-        return True
 
     def put_out(self, rows: tuple[Row, ...]) -> None:
         for source, number in rows:
