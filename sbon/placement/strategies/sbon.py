@@ -218,14 +218,27 @@ class _Placing:
         best = self._best_measured()[1] if self._limit == self._task.candidates else math.inf
         chosen: dict[str, list[str]] = {}
         for operator, count in left.items():
-            keep = self._task.keep.get(operator)
             known = {*self._measured[operator], *self._task.tried.get(operator, ())}
             ranked = model.ranked(operator, best, known, self._task.least_gain)
-            if not self._measured[operator] and keep is not None and keep.accepts_operators:
-                ranked = [keep.node_id, *(node_id for node_id in ranked if node_id != keep.node_id)]
+            if not self._measured[operator]:
+                ranked = self._first(operator, ranked)
             if ranked and count > 0:
                 chosen[operator] = ranked[:count]
         return chosen
+
+    def _first(self, operator: str, ranked: list[str]) -> list[str]:
+        """Where it runs now, or the best of the ends that it has links with, is measured before all others.
+
+        From an end to the other ends are paths that all hosts near it share: where these are unlike what coordinates
+        say, nothing else would tell that its neighbourhood is better, or worse, than it looks.
+        """
+        keep, pinned = self._task.keep.get(operator), self._problem.pinned
+        if keep is not None:
+            first = [keep.node_id] if keep.accepts_operators else []
+        else:
+            ends = {pinned[neighbour] for neighbour, _ in self._problem.neighbours(operator) if neighbour in pinned}
+            first = [node_id for node_id in ranked if node_id in ends][:1]
+        return list(dict.fromkeys([*first, *ranked]))
 
     def _domains(self) -> dict[str, list[Host]]:
         """Each operator's own hosts first, then those of its neighbours: any two may share one."""
