@@ -33,7 +33,7 @@ START_S = 10.0
 #: A node that has too many searches under way is asked again after this.
 AGAIN_S = 0.3
 #: No placement takes as long.
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 
 
 def grow(
