@@ -110,11 +110,13 @@ class FailoverConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``replicas``: hosts nearby that the state of each fragment here goes to, batch by batch; 0: none, and then a
     fragment waits for its host. ``lease_s``: how long nothing must be heard of a host before its fragments go on
-    elsewhere; the same on all nodes.
+    elsewhere; the same on all nodes. ``warm``: an engine runs here as long as a replica is here, so that it starts at
+    once.
     """
 
     replicas: Annotated[int, Meta(ge=0, le=4)] = 1
     lease_s: Annotated[float, Meta(ge=1, le=600)] = 8.0
+    warm: bool = False
 
 
 class RegionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -76,6 +76,7 @@ class Hosting:
         leasing: Leasing,
         replicas: ReplicaStore,
         book: HostBook,
+        preparing: Preparing,
     ) -> None:
         """``root``: the fragments' folders; ``replicas``: those kept for others; ``book``: for what there is room."""
         self._peers = peers
@@ -89,7 +90,7 @@ class Hosting:
         #: Set by whoever replicates (daemon.replicating): called when there is a new snapshot of a fragment here.
         self.on_snapshot: Callable[[HostedFragment], None] = lambda _: None
         self._fragments: dict[str, HostedFragment] = {}
-        self._preparing = Preparing(peers, supervisor, book, self.permits.snapshots)
+        self._preparing = preparing
         self._nursery: trio.Nursery | None = None
         self._news = EngineNews(self.find, self.status)
         leasing.on_kept_by = learn = self._store.learn_keepers

@@ -1,7 +1,8 @@
 """Before a fragment arrives: is there room for its state, is Spark the same here, and does it run?
 
 All of it is asked while the fragment still runs where it is, so a refusal costs it nothing. The engine is started and
-runs the fragment for a moment on nothing: it starts faster then.
+runs the fragment for a moment on nothing: it starts faster then. The same goes for fragments that may arrive any time,
+because a replica is here: they are rehearsed if there is an engine, or one is kept warm for them.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ from pathlib import Path
 
 import trio
 
+from daemon.events import Events
 from daemon.fragments.engine_news import START_TIMEOUT_S
 from daemon.fragments.engine_supervisor import EngineSupervisor
+from daemon.fragments.replica_store import ReplicaStore
 from daemon.fragments.reserving import HostBook
 from daemon.peering.peers import Peers
 from daemon.peering.query_messages import Assignment, PrepareEngine
 from daemon.peering.requests import Done
 from daemon.peering.room import check_room
-from sbon.engine_messages import Rehearse
+from sbon.engine_messages import Hello, Rehearse
 from sbon.errors import SbonError, UnavailableError
 
 log = logging.getLogger("sbon.hosting")
+
+LOOK_PERIOD_S = 1.0
 
 
 def check_spark(node: str, here: str, fragment_id: str, its: str) -> None:
@@ -38,23 +43,64 @@ def check_spark(node: str, here: str, fragment_id: str, its: str) -> None:
 class Preparing:
     """Answers whoever is about to send a fragment, or to start one here."""
 
-    def __init__(self, peers: Peers, supervisor: EngineSupervisor, book: HostBook, scratch: Path) -> None:
-        """``scratch``: a folder on the disk of the fragments."""
+    def __init__(
+        self,
+        peers: Peers,
+        supervisor: EngineSupervisor,
+        book: HostBook,
+        replicas: ReplicaStore,
+        events: Events,
+        scratch: Path,
+        *,
+        warm: bool,
+    ) -> None:
+        """``scratch``: a folder on the disk of the fragments; ``warm``: keep an engine for the replicas here."""
         self._peers = peers
         self._supervisor = supervisor
         self._book = book
+        self._replicas = replicas
+        self._events = events
         self._scratch = scratch
+        self._warm = warm
+        #: On which engine the replicas here were last rehearsed.
+        self._rehearsed: dict[str, Hello] = {}
         self._expected_until_s = -math.inf
         peers.handle(PrepareEngine, self._prepare)
 
     @property
     def expects_one(self) -> bool:
-        """Whether a fragment is on its way here."""
-        return trio.current_time() < self._expected_until_s
+        """Whether a fragment is on its way here, or is to start at once when it comes."""
+        return self._stands_by or trio.current_time() < self._expected_until_s
+
+    @property
+    def _stands_by(self) -> bool:
+        return self._warm and bool(self._replicas.replicas)
 
     def has_come(self) -> None:
         """One has arrived."""
         self._expected_until_s = -math.inf
+
+    async def stand_by(self) -> None:
+        """Rehearse what replicas are here of, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_PERIOD_S)
+            try:
+                if self._stands_by:
+                    await self._supervisor.prepare()
+                replicas = {replica.record.assignment.fragment_id: replica for replica in self._replicas.replicas}
+                self._rehearsed = {key: hello for key, hello in self._rehearsed.items() if key in replicas}
+                for replica in replicas.values():
+                    await self._rehearse_replica(replica.record.assignment)
+            except SbonError as error:
+                log.info("a replica is not rehearsed: %s", error)
+
+    async def _rehearse_replica(self, assignment: Assignment) -> None:
+        """Once on each engine."""
+        hello, fragment_id = self._supervisor.hello, assignment.fragment_id
+        if hello is not None and self._rehearsed.get(fragment_id) is not hello:
+            self._rehearsed[fragment_id] = hello
+            await self._rehearse(assignment)
+            self._events.publish("replica-rehearsed", fragment=fragment_id)
 
     async def _prepare(self, message: PrepareEngine, _sender: str) -> Done:
         """It may have to wait for others that feed it, once all is ready."""

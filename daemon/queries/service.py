@@ -41,6 +41,7 @@ from daemon.fragments.hosting import Hosting
 from daemon.fragments.leasing import Leasing
 from daemon.fragments.local_optimizer import LocalOptimizer
 from daemon.fragments.migration import Conductor
+from daemon.fragments.preparing import Preparing
 from daemon.fragments.replica_store import ReplicaStore
 from daemon.fragments.replicating import Replicating
 from daemon.fragments.reserving import HostBook, Reserving
@@ -110,7 +111,12 @@ class QueryService:
         leasing = Leasing(self._peers, config.failover.lease_s)
         replicas = ReplicaStore(state_dir / "replicas")
         book = HostBook(self._peers, config.capacity)
-        self.hosting = Hosting(self._peers, self.supervisor, events, state_dir / "fragments", leasing, replicas, book)
+        self._preparing = Preparing(
+            self._peers, self.supervisor, book, replicas, events, state_dir / "rehearsals", warm=config.failover.warm
+        )
+        self.hosting = Hosting(
+            self._peers, self.supervisor, events, state_dir / "fragments", leasing, replicas, book, self._preparing
+        )
         book.running = lambda: own_costs.demands(self.hosting)
         parcels = Parcels(self._peers, state_dir / "parcels")
         self._replicating = Replicating(
@@ -153,6 +159,7 @@ class QueryService:
             await nursery.start(self._keeping.run)
             await nursery.start(self.keeper.run)
             await nursery.start(self.hosting.run)
+            nursery.start_soon(self._preparing.stand_by)
             nursery.start_soon(self._replicating.run)
             nursery.start_soon(self._failover.run)
             nursery.start_soon(self._subscriptions.run)

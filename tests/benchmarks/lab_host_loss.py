@@ -1,12 +1,12 @@
 """A host is cut from the network while it runs a join, with real Spark, in the lab: how long until the query goes on.
 
-    sudo python -m tests.benchmarks.lab_host_loss [--split] [--cold] [--json]
+    sudo python -m tests.benchmarks.lab_host_loss [--split | --cold [--warm]] [--json]
 
 Four hosts: `airport` has two streams and no room, `office` the sink, `hub` and `spare` have room. The join runs on
 `hub` while a month of flights arrives, a day every two seconds. Then `hub` is cut off from all others, or with --split
 together with `spare`, so that it may talk to one and is in the minority all the same. The join goes on from its
-replica: at the office, whose engine runs already, or with --cold at `spare`, which has to start one. Then the network
-is healed, `hub` has to drop what it has, the rest of the month arrives, and every row of the result must be there once.
+replica: at the office, whose engine runs already, or with --cold at `spare`, which has to start one (unless
+it is kept --warm). Then the network is healed, `hub` has to drop what it has, the rest of the month arrives, and every row of the result must be there once.
 
 Prints when what happened, in seconds from the cut, and fails if a row is lost or doubled.
 """
@@ -76,9 +76,10 @@ class Arriving:
 class HostLoss:
     """One run, on a lab that is up."""
 
-    def __init__(self, area: WideArea, folder: Path, *, split: bool) -> None:
+    def __init__(self, area: WideArea, folder: Path, *, split: bool, warm: bool) -> None:
         self._area = area
         self._split = split
+        self._warm = warm
         self._nodes = {node.name: node for node in area.nodes}
         self._folder = folder
         self._arriving = Arriving(Feed(folder))
@@ -91,7 +92,7 @@ class HostLoss:
         query_id = self._nodes["office"].ask(Submit(JOINED), SubmitReply).query_id
         before = self._on_hub(query_id)
         self._until(lambda: len(self._rows()) > 0 and self._is_replicated(before.fragment_id))
-        self._until(lambda: self._arriving.next_day > BEFORE_DAYS)
+        self._until(lambda: self._arriving.next_day > BEFORE_DAYS and self._is_ready(before.fragment_id))
         lost = {"hub", "spare"} if self._split else {"hub"}
         self._cut(lost)
         self._until(lambda: self._goes_on_s() is not None)
@@ -135,6 +136,15 @@ class HostLoss:
         return any(changed) and any(
             name.startswith(fragment_id) for host in NAMES for name in self._folders(host, "replicas")
         )
+
+    def _is_ready(self, fragment_id: str) -> bool:
+        """Where an engine runs beside a replica, it has rehearsed it."""
+        for node in self._area.nodes:
+            kinds = Counter(event.kind for event in self._events(node))
+            has_replica = any(name.startswith(fragment_id) for name in self._folders(node.name, "replicas"))
+            if has_replica and (self._warm or kinds["engine-started"]) and not kinds["replica-rehearsed"]:
+                return False
+        return True
 
     def _events(self, node: Node) -> list[Event]:
         return trio.run(events_after, node.socket, -1)
@@ -184,7 +194,7 @@ class HostLoss:
             self._area.lab.reconnect(self._nodes[name].host)
 
 
-def run(*, split: bool, cold: bool) -> dict[str, object]:
+def run(*, split: bool, cold: bool, warm: bool) -> dict[str, object]:
     rtt_ms = NEAR_SPARE if cold else NEAR_OFFICE
     with tempfile.TemporaryDirectory() as scratch, Lab(rtt_ms) as lab:
         folder = Path(scratch)
@@ -199,17 +209,18 @@ def run(*, split: bool, cold: bool) -> dict[str, object]:
             "airport": streams,
             "office": [SinkSpec("joined", "parquet", {"path": str(folder / "joined")})],
         }
-        tables: Tables = {"placement": STAY, "engine": {**ENGINE, "trigger_ms": 500}}
+        tables: Tables = {"placement": STAY, "engine": {**ENGINE, "trigger_ms": 500}, "failover": {"warm": warm}}
         with running(
             lab, NAMES, rtt_ms, folder, OVERLAY, declared, tables=tables, without_room=("airport",), real_spark=True
         ) as area:
-            return HostLoss(area, folder, split=split).run()
+            return HostLoss(area, folder, split=split, warm=warm).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--split", action="store_true", help="cut hub off together with spare")
     parser.add_argument("--cold", action="store_true", help="the join goes on where no engine runs yet")
+    parser.add_argument("--warm", action="store_true", help="with `failover.warm`: that engine is kept ready")
     parser.add_argument("--json", action="store_true")
     parsed = parser.parse_args(arguments)
     problem = why_impossible()
@@ -217,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.exit(f"lab_host_loss: error: no wide-area lab here: {problem}")
     if parsed.split and parsed.cold:
         parser.error("with --split the replica is at the office")
-    seen = run(split=parsed.split, cold=parsed.cold)
+    seen = run(split=parsed.split, cold=parsed.cold, warm=parsed.warm)
     if parsed.json:
         print(msgspec.json.format(msgspec.json.encode(seen)).decode())
         return 0
