@@ -5,8 +5,9 @@
 Four hosts: `airport` has two streams and no room, `office` the sink, `hub` and `spare` have room. The join runs on
 `hub` while a month of flights arrives, a day every two seconds. Then `hub` is cut off from all others, or with --split
 together with `spare`, so that it may talk to one and is in the minority all the same. The join goes on from its
-replica: at the office, whose engine runs already, or with --cold at `spare`, which has to start one (unless
-it is kept --warm). Then the network is healed, `hub` has to drop what it has, the rest of the month arrives, and every row of the result must be there once.
+replica: at the office, whose engine runs already, or with --cold at `spare`, which has to start one (unless it is kept
+--warm). Then the network is healed, `hub` has to drop what it has, the rest of the month arrives, and every row of the
+result must be there once.
 
 Prints when what happened, in seconds from the cut, and fails if a row is lost or doubled.
 """
