@@ -187,10 +187,18 @@ def test_what_cannot_run_is_refused_in_one_line_and_leaves_nothing(tmp_path: Pat
         assert "path" in refusal(sink)
 
         engine.start(good)
-        engine.wait_for_state(good.fragment_id, FragmentState.RUNNING)
+        engine.wait_until(lambda: engine.output_rows(good.fragment_id) > 0, "the source puts out rows")
         engine.do(Migrate(good.fragment_id, 1, "test"))
         other = _changed(good, good.fragment_id, sql="SELECT ts AS a__ts, v AS a__v FROM source")
         assert "state of another fragment" in refusal(other)
+
+        offsets = engine.fragment_folder(good) / "checkpoint" / "offsets"
+        damaged = max((path for path in offsets.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+        damaged.write_bytes(damaged.read_bytes().replace(b"1", b"2"))
+        engine.start(good, 2)
+        status = engine.wait_for_state(good.fragment_id, FragmentState.FAILED)
+        assert status.error == f"{damaged} is damaged on this host's disk: its checksum is another one"
+        assert status.damaged
 
         missing = _changed(good, "q-missing", path=str(tmp_path / "missing.csv"))
         engine.start(missing)
