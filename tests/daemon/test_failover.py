@@ -165,3 +165,32 @@ async def test_a_lost_keeper_is_replaced_so_that_another_one_may_be_lost(tmp_pat
             await client.request(Cancel(query_id))
         for name in cluster.daemons:
             await released(cluster, name)
+
+
+async def test_without_a_majority_of_its_keepers_a_query_stops_and_goes_on_when_one_is_back(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, failover=FailoverConfig(replicas=1, lease_s=2.0)) as cluster:
+        before = await begin_on_hub(cluster)
+        fragment = before.fragment_id
+        await replicated(cluster, "hub")
+        history = cluster.folder_of("hub", fragment) / "history"
+        await cluster.stop("left")
+        await cluster.stop("right")  # only sink is left of the keepers
+
+        async def has_stopped() -> bool:
+            return cluster.events("hub")["lease-lost"] > 0 and "stop" in history.read_text().strip().split("\n")[-1]
+
+        await eventually(has_stopped)
+        counted = count_of(cluster.folder_of("hub", fragment))
+        assert cluster.folders()["sink"] == [f"{fragment.partition('-')[0]}-sink1"]
+        await cluster.start("left")
+
+        async def goes_on() -> bool:
+            node = (await cluster.union()).node
+            folder = cluster.folder_of(node, fragment)
+            return (folder / "count").exists() and count_of(folder) > counted
+
+        await eventually(goes_on)
+        await cluster.start("right")
+        await eventually(cluster.all_running)
+        [node] = [name for name, fragments in cluster.folders().items() if fragment in fragments]
+        assert (await cluster.union()).node == node
