@@ -377,7 +377,7 @@ class Reader(msgspec.Struct, frozen=True):
 class Reused(msgspec.Struct, frozen=True):
     """A fragment of the query ``query_id`` that a fragment of this query reads; ``location`` is the latest known.
 
-    ``computes``: in words, for people. It is read from ``start`` on.
+    ``computes``: in words, for people. It is read from ``start`` on. ``keepers``: of that query, as far as known.
     """
 
     query_id: str
@@ -386,6 +386,7 @@ class Reused(msgspec.Struct, frozen=True):
     output_schema: str
     location: Location
     start: Start
+    keeper_changes: int = 0
 
     @property
     def fragment_id(self) -> str:

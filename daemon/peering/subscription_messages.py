@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from daemon.peering.query_messages import Assignment, Location
+from daemon.peering.query_messages import Assignment, KeptBy, Location
 from sbon.fragment import Computes, Start
 
 
@@ -62,10 +62,12 @@ class RenewSubscriptions(msgspec.Struct, frozen=True):
 
 
 class SubscriptionsRenewed(msgspec.Struct, frozen=True):
-    """``locations`` of what is read. ``gone``: cursors that there are not, as far as this keeper knows, and why."""
+    """``locations`` of what is read. ``gone``: cursors that there are not, as far as this keeper knows, and why.
+    ``kept_by``: who keeps the query now; a former keeper says nothing else."""
 
     locations: tuple[Location, ...]
     gone: dict[str, str]
+    kept_by: KeptBy | None = None
 
 
 class AskUnread(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from daemon.peering.query_messages import Location, QueryStatus, Reader
+from daemon.peering.query_messages import KeptBy, Location, QueryStatus, Reader
 from daemon.peering.query_record import QueryRecord, counted, needed, without_unneeded
 from sbon.errors import SbonError
 
@@ -53,6 +53,17 @@ def located(record: QueryRecord, location: Location) -> QueryRecord:
         return record
     reused = msgspec.structs.replace(known, location=location)
     return msgspec.structs.replace(record, reused={**record.reused, location.fragment_id: reused})
+
+
+def read_from_keepers(record: QueryRecord, query_id: str, kept_by: KeptBy) -> QueryRecord:
+    """The query ``query_id``, of which this one reads something, is kept by others now; the same record for an old
+    word."""
+    reused = {
+        fragment_id: msgspec.structs.replace(known, keepers=kept_by.keepers, keeper_changes=kept_by.changes)
+        for fragment_id, known in record.reused.items()
+        if known.query_id == query_id and known.keeper_changes < kept_by.changes
+    }
+    return msgspec.structs.replace(record, reused=record.reused | reused) if reused else record
 
 
 def subscriptions(record: QueryRecord) -> dict[str, tuple[str, ...]]:

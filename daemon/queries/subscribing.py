@@ -20,7 +20,7 @@ from daemon.fragments.engine_supervisor import EngineSupervisor
 from daemon.fragments.hosted_fragment import FragmentStore, Phase
 from daemon.fragments.hosting import Hosting
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import QueryStatus, Reader, Reused
+from daemon.peering.query_messages import KeptBy, QueryStatus, Reader, Reused
 from daemon.peering.query_record import QueryRecord
 from daemon.peering.requests import Done
 from daemon.peering.subscription_messages import (
@@ -152,7 +152,10 @@ class Subscriptions:
             self._keeper.release_soon(record)
 
     async def _renew_for(self, message: RenewSubscriptions, _sender: str) -> SubscriptionsRenewed:
+        known = self._keeping.last_known(message.query_id)
         record = self._keeping.find(message.query_id)
+        if known is not None and record is None:
+            return SubscriptionsRenewed((), {}, known.kept_by)
         readers = {} if record is None else record.readers
         why = "its query is not known here" if record is None else record.error or "its subscription has run out"
         gone = {cursor: why for cursor in message.readings if cursor not in readers}
@@ -160,7 +163,8 @@ class Subscriptions:
             self._heard_s[cursor] = self._monotonic_s()
             self._readings[cursor] = message.readings[cursor]
         read = {readers[cursor].fragment_id for cursor in message.readings if cursor not in gone}
-        return SubscriptionsRenewed(() if record is None else tuple(record.location(each) for each in read), gone)
+        locations = () if record is None else tuple(record.location(each) for each in read)
+        return SubscriptionsRenewed(locations, gone, None if record is None else record.kept_by)
 
     def _of_readers(self, record: QueryRecord) -> Mapping[str, Reading]:
         return {cursor: self._readings[cursor] for cursor in record.readers if cursor in self._readings}
@@ -217,15 +221,26 @@ class Subscriptions:
         message = RenewSubscriptions(reused.query_id, readings)
         gathered = await self._peers.gather(message, SubscriptionsRenewed, reused.keepers, ASK_TIMEOUT_S)
         answers = list(gathered.answers.values())
+        kept_by = max((each.kept_by for each in answers if each.kept_by), key=lambda each: each.changes, default=None)
         votes = Counter(reason for answer in answers for reason in set(answer.gone.values()))
         try:
             if sum(votes.values()) > len(reused.keepers) // 2:
                 why = f"{reused.fragment_id}, which it reads, is gone: {votes.most_common(1)[0][0]}"
                 await self._fail(record, reused.fragment_id, why)
                 return
+            await self._learn_keepers(record, reused.query_id, kept_by)
             await self._locate(record, reused, answers)
         except SbonError as error:
             log.info("query %s does not keep what became of %s now: %s", record.query_id, reused.fragment_id, error)
+
+    async def _learn_keepers(self, known: QueryRecord, query_id: str, kept_by: KeptBy | None) -> None:
+        """One is replaced at a time, and asked of several times before the next one is: so one of them always knows."""
+        if kept_by is not None and sharing.read_from_keepers(known, query_id, kept_by) is not known:
+            await self._keeping.change(
+                known.query_id,
+                known.keepers,
+                lambda record: record and sharing.read_from_keepers(record, query_id, kept_by),
+            )
 
     async def _locate(self, known: QueryRecord, reused: Reused, answers: list[SubscriptionsRenewed]) -> None:
         locations = [location for answer in answers for location in answer.locations]

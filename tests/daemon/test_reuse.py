@@ -271,3 +271,28 @@ async def test_who_has_nothing_to_read_any_more_fails_and_says_why(tmp_path: Pat
             return not any(cluster.folders().values())
 
         await eventually(nothing_is_left)
+
+
+async def test_who_reads_follows_when_the_keepers_of_what_it_reads_are_replaced(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, STAY, FailoverConfig(replicas=0, lease_s=2.0)) as cluster:
+        first, join = await submit_first(cluster)
+        second = await cluster.submit(SECOND)
+        ids = {name: daemon.overlay.record.node_id for name, daemon in cluster.daemons.items()}
+
+        async def known_to_be_kept_by(*names: str) -> None:
+            async def is_so() -> bool:
+                record = cluster.daemons["sink"].query_service._keeping.find(second)
+                keepers = {ids[name] for name in names}
+                return record is not None and set(record.reused[join.fragment_id].keepers) == keepers
+
+            await eventually(is_so)
+
+        await known_to_be_kept_by("sink", "left", "right")
+        await cluster.stop("right")
+        await known_to_be_kept_by("sink", "left", "hub")
+        await cluster.start("right")
+        await cluster.stop("left")
+        await known_to_be_kept_by("sink", "hub", "right")
+        await cluster.start("left")
+        await eventually(lambda: reads_from(cluster, second, join.node))
+        assert {(await cluster.query(each)).state for each in (first, second)} == {"running"}

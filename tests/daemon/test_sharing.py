@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from daemon.peering import query_record
-from daemon.peering.query_messages import Location, QueryStatus, Reader, Reused
+from daemon.peering.query_messages import KeptBy, Location, QueryStatus, Reader, Reused
 from daemon.peering.query_record import QueryRecord, new_record
 from daemon.queries import sharing
 from sbon.errors import SbonError
@@ -105,6 +105,11 @@ def test_a_reader_knows_what_it_reads_as_long_as_it_needs_it() -> None:
     assert assignment.port_schemas == ("schema",)
     assert assignment.producers == (Location("q0-join1", 3, "far"),)
     assert own.placement["q0-join1"] == "far"
+
+    kept = sharing.read_from_keepers(own, "q0", KeptBy(("k1", "k2", "k4"), 2))
+    assert kept.reused["q0-join1"].keepers == ("k1", "k2", "k4")
+    assert sharing.read_from_keepers(kept, "q0", KeptBy(KEEPERS, 1)) is kept
+    assert sharing.read_from_keepers(kept, "q9", KeptBy(KEEPERS, 9)) is kept
 
     moved = sharing.located(own, Location("q0-join1", 4, "near"))
     assert moved.location("q0-join1").node_id == "near"
