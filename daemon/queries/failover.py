@@ -29,6 +29,8 @@ LOOK_PERIOD_S = 0.5
 ASK_TIMEOUT_S = 2.0
 #: Between two attempts about one fragment by one keeper.
 PAUSE_S = 3.0
+#: For which a keeper leaves it to those who come before it in the record.
+TURN_S = 1.5
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ class Failover:
         fragment = record.fragment(fragment_id)
         try:
             found = await self._look_into(record, fragment_id)
-            if found.missed and not found.there:
+            if found.missed and not found.there and await self._is_still_so(record, fragment_id):
                 agreed = await self._keeping.change(
                     record.query_id,
                     record.keepers,
@@ -79,6 +81,14 @@ class Failover:
             log.info("%s is not taken over now: %s", fragment_id, error)
         await trio.sleep(PAUSE_S)
         self._busy.discard(fragment_id)
+
+    async def _is_still_so(self, record: QueryRecord, fragment_id: str) -> bool:
+        """Wait for one's turn: keepers find it out at the same moment, and would be in each other's way."""
+        fragment = record.fragment(fragment_id)
+        others = [keeper for keeper in record.keepers if keeper != fragment.owner]
+        await trio.sleep(TURN_S * others.index(self._peers.node_id))
+        now = self._keeping.find(record.query_id)
+        return now is not None and now.fragment(fragment_id).generation == fragment.generation
 
     async def _look_into(self, record: QueryRecord, fragment_id: str) -> _Found:
         """Ask everybody at once, since some of them will not answer."""
