@@ -43,6 +43,7 @@ NEAR_SPARE = ((0, 60, 60, 120), (60, 0, 20, 15), (60, 20, 0, 60), (120, 15, 60, 
 PATIENCE_S = 240.0
 DAY_S = 2.0
 BEFORE_DAYS = 5
+AFTER_DAYS = 5
 END_DAY = 33
 TOLD = (
     "lease-lost",
@@ -57,15 +58,16 @@ TOLD = (
 
 @dataclass(slots=True)
 class Arriving:
-    """The month, a day at a time; the last days only when they are asked for."""
+    """The month, a day at a time, as far as it may; the last days only when they are asked for."""
 
     feed: Feed
     next_day: int = 1
+    until_day: int = 1 + BEFORE_DAYS
     next_at_s: float = field(default_factory=time.monotonic)
 
     def go_on(self) -> None:
         """Let the next day happen if it is time."""
-        if time.monotonic() >= self.next_at_s and self.next_day < END_DAY - BEFORE_DAYS:
+        if time.monotonic() >= self.next_at_s and self.next_day < self.until_day:
             self.feed.put(self.next_day, self.next_day + 1)
             self.next_day += 1
             self.next_at_s = time.monotonic() + DAY_S
@@ -93,7 +95,7 @@ class HostLoss:
         query_id = self._nodes["office"].ask(Submit(JOINED), SubmitReply).query_id
         before = self._on_hub(query_id)
         self._until(lambda: len(self._rows()) > 0 and self._is_replicated(before.fragment_id))
-        self._until(lambda: self._arriving.next_day > BEFORE_DAYS and self._is_ready(before.fragment_id))
+        self._until(lambda: self._is_ready(before.fragment_id))
         lost = {"hub", "spare"} if self._split else {"hub"}
         self._cut(lost)
         self._until(lambda: self._goes_on_s() is not None)
@@ -189,6 +191,7 @@ class HostLoss:
             for other in set(NAMES) - lost:
                 self._area.lab.cut(self._nodes[name].host, self._nodes[other].host)
         self._cut_at_s = time.time()
+        self._arriving.until_day = END_DAY - AFTER_DAYS
 
     def _heal(self, lost: set[str]) -> None:
         for name in lost:
