@@ -28,6 +28,8 @@ from sbon.errors import SbonError, UnavailableError
 log = logging.getLogger("sbon.hosting")
 
 LOOK_PERIOD_S = 1.0
+#: After an engine that did not start, or a rehearsal that failed.
+PAUSE_S = 30.0
 
 
 def check_spark(node: str, here: str, fragment_id: str, its: str) -> None:
@@ -93,6 +95,7 @@ class Preparing:
                     await self._rehearse_replica(replica.record.assignment)
             except SbonError as error:
                 log.info("a replica is not rehearsed: %s", error)
+                await trio.sleep(PAUSE_S)
 
     async def _rehearse_replica(self, assignment: Assignment) -> None:
         """Once on each engine."""

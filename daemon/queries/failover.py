@@ -85,8 +85,8 @@ class Failover:
     async def _is_still_so(self, record: QueryRecord, fragment_id: str) -> bool:
         """Wait for one's turn: keepers find it out at the same moment, and would be in each other's way."""
         fragment = record.fragment(fragment_id)
-        others = [keeper for keeper in record.keepers if keeper != fragment.owner]
-        await trio.sleep(TURN_S * others.index(self._peers.node_id))
+        turns = sorted(record.keepers, key=lambda keeper: keeper == fragment.owner)  # who is missed comes last
+        await trio.sleep(TURN_S * turns.index(self._peers.node_id))
         now = self._keeping.find(record.query_id)
         return now is not None and now.fragment(fragment_id).generation == fragment.generation
 
