@@ -251,7 +251,7 @@ async def connected(cluster: Cluster, reader: str, fragment_id: str, node: str) 
 
 
 async def test_who_has_nothing_to_read_any_more_fails_and_says_why(tmp_path: Path) -> None:
-    async with running_cluster(tmp_path, STAY, FailoverConfig(replicas=0, lease_s=1.0)) as cluster:
+    async with running_cluster(tmp_path, STAY, FailoverConfig(replicas=0, lease_s=2.0)) as cluster:
         first, join = await submit_first(cluster)
         second = await cluster.submit(SECOND)
         # The join's host finds that it cannot go on: so neither can the other query, and it says why.

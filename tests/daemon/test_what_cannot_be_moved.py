@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from daemon.config import FailoverConfig
 from daemon.control.messages import Status
@@ -37,6 +38,7 @@ async def refusal(cluster: Cluster, fragment: str) -> str:
     """Of a move from hub to sink. The fragment has stayed, and runs under its first generation."""
     said = "still starting"
     while "still starting" in said:  # after the refusal before
+        await trio.sleep(0.3)
         with pytest.raises(SbonError) as raised:
             await cluster.migrate(fragment, "sink")
         said = str(raised.value)
