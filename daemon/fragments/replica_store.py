@@ -20,7 +20,7 @@ from daemon.durable import write_durably
 from daemon.peering.folder_transfer import CHUNK_BYTES, new_digest, sync_folder
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.query_messages import AcceptFragment
-from sbon.errors import SbonError, StaleGenerationError, UnavailableError
+from sbon.errors import SbonError, StaleGenerationError
 
 log = logging.getLogger("sbon.replicas")
 
@@ -148,7 +148,7 @@ class ReplicaStore:
 def _gather(fragment_id: str, files: Mapping[str, str], received: Path, known: Replica | None, target: Path) -> None:
     """Put ``files`` into the new ``target``, durably: from what was received, or else from what is known.
 
-    Raises SbonError for a path that leads elsewhere, or if a file is in neither, UnavailableError if one is damaged.
+    Raises SbonError for a path that leads elsewhere, or if a file is in neither, or is not what was announced.
     """
     target.mkdir()
     folders = {target}
@@ -159,7 +159,7 @@ def _gather(fragment_id: str, files: Mapping[str, str], received: Path, known: R
         if (received / path).is_file():
             source = received / path
             if _digest(source) != digest:
-                raise UnavailableError(f"{name} of {fragment_id} is not what was announced: it is damaged at its host")
+                raise SbonError(f"{name} of {fragment_id} is not what was announced: it is damaged at its host")
         elif known is not None and known.record.files.get(name) == digest:
             source = known.folder / _STATE / path
         else:

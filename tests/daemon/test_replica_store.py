@@ -12,7 +12,7 @@ from daemon.fragments.replica_store import Digests, ReplicaStore
 from daemon.peering.folder_transfer import new_digest
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.query_messages import Assignment
-from sbon.errors import SbonError, StaleGenerationError, UnavailableError
+from sbon.errors import SbonError, StaleGenerationError
 from sbon.fragment import FragmentKind, FragmentSpec
 
 SPEC = FragmentSpec("q1-join1", "q1", FragmentKind.JOIN, "SELECT 1")
@@ -54,7 +54,7 @@ def test_what_is_missing_or_comes_late_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(StaleGenerationError, match="from a later owner"):
         store.store(record(1, 9, {"a": "Z"}), parcel(tmp_path / "p3", a="Z"))
     store.store(record(2, 3, {"a": "Z"}), parcel(tmp_path / "p4", a="Z"))
-    with pytest.raises(UnavailableError, match="a of q1-join1 is not what was announced"):
+    with pytest.raises(SbonError, match="a of q1-join1 is not what was announced"):
         store.store(record(2, 6, {"a": "B"}), parcel(tmp_path / "p6", a="C"))
     with pytest.raises(SbonError, match="with the path"):
         store.store(record(2, 6, {"../a": "1"}), parcel(tmp_path / "p5"))

@@ -276,7 +276,7 @@ async def test_a_folder_for_which_there_is_no_room_is_refused_before_it_comes(
     monkeypatch.setattr(room, "free_bytes", lambda folder: room.RESERVE_BYTES)
     server.handle_folder(Question, must_not_be_called)
     async with serving(server) as address:
-        with pytest.raises(UnavailableError, match=r"no room for a folder of 3\.0 MB: .* has 67\.1 MB left"):
+        with pytest.raises(SbonError, match=r"no room for a folder of 3\.0 MB: .* has 67\.1 MB left"):
             await client.send_folder(address, Question(""), make_folder(tmp_path / "fragment"), Answer)
     assert list((tmp_path / "server").iterdir()) == []
 
