@@ -19,6 +19,12 @@ from tests.daemon.test_queries import STAY, Cluster, eventually, running_cluster
 ONE_EACH = {name: CapacityConfig(cpu_cores=0.15) for name in ("hub", "sink")}
 
 
+def union_sql(number: int) -> str:
+    """A query with a union that no other number's can be read for."""
+    left, right = (f"SELECT ts, concat(k, '{number}') AS k FROM {name}" for name in ("lefts", "rights"))
+    return f"INSERT INTO out {left} UNION ALL {right}"
+
+
 async def union_of(cluster: Cluster, query_id: str) -> tuple[str, str]:
     """Fragment id and node."""
     async with cluster.client("sink") as client:
@@ -39,16 +45,16 @@ async def room_at(cluster: Cluster, name: str) -> float:
 
 async def test_a_full_host_is_passed_over_until_something_has_left(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, capacity=ONE_EACH) as cluster:
-        first = await cluster.submit()
+        first = await cluster.submit(union_sql(1))
         assert (await union_of(cluster, first))[1] == "hub"
-        second = await cluster.submit()
+        second = await cluster.submit(union_sql(2))
         fragment, node = await union_of(cluster, second)
         assert node == "sink"
         with pytest.raises(SbonError, match="hub has no room"):
             await cluster.migrate(fragment, "hub")
         assert await union_of(cluster, second) == (fragment, "sink")
         with pytest.raises(UnavailableError, match="room"):
-            await cluster.submit()
+            await cluster.submit(union_sql(3))
         await cancel(cluster, first)
 
         async def is_free() -> bool:
@@ -67,7 +73,7 @@ async def test_a_full_host_is_passed_over_until_something_has_left(tmp_path: Pat
 async def test_under_optimal_they_are_counted_too(tmp_path: Path) -> None:
     placement = msgspec.structs.replace(STAY, strategy="optimal")
     async with running_cluster(tmp_path, placement, capacity=ONE_EACH) as cluster:
-        nodes = [(await union_of(cluster, await cluster.submit()))[1] for _ in range(2)]
+        nodes = [(await union_of(cluster, await cluster.submit(union_sql(number))))[1] for number in range(2)]
         assert nodes == ["hub", "sink"]
 
 
