@@ -7,7 +7,7 @@ from collections.abc import Callable
 import trio
 
 from daemon.fragments.hosted_fragment import HostedFragment
-from daemon.peering.query_messages import AwaitRunning, NowRunning
+from daemon.peering.move_messages import AwaitRunning, NowRunning
 from sbon.engine_messages import FragmentState, FragmentStatus
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 

@@ -29,17 +29,9 @@ from daemon.fragments.replica_store import ReplicaStore
 from daemon.fragments.reporting import Reporting
 from daemon.fragments.reserving import HostBook
 from daemon.peering.keeper_messages import Adopted, AdoptFragment
+from daemon.peering.move_messages import AcceptFragment, AwaitRunning
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import (
-    AcceptFragment,
-    Assignment,
-    AwaitRunning,
-    Claim,
-    Claimed,
-    Hosted,
-    HostFragment,
-    ReleaseFragment,
-)
+from daemon.peering.query_messages import Assignment, Claim, Claimed, Hosted, HostFragment, ReleaseFragment
 from daemon.peering.requests import Done
 from sbon.engine_messages import (
     Destroy,

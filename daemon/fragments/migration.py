@@ -27,20 +27,18 @@ from daemon.fragments.hosting import Hosting
 from daemon.fragments.replica_store import Digests
 from daemon.fragments.reserving import Reserving
 from daemon.peering.keeper_messages import DescribeReplica, ReplicaFiles, StoreReplica
-from daemon.peering.parcels import Parcels
-from daemon.peering.peers import Peers
-from daemon.peering.query_messages import (
+from daemon.peering.move_messages import (
     AcceptFragment,
     AnnounceMove,
-    Assignment,
     AwaitRunning,
     ConductMove,
     MoveDone,
     MoveGranted,
-    MoveReport,
     NowRunning,
-    PrepareEngine,
 )
+from daemon.peering.parcels import Parcels
+from daemon.peering.peers import Peers
+from daemon.peering.query_messages import Assignment, MoveReport, PrepareEngine
 from daemon.peering.requests import Done
 from sbon.errors import SbonError, UnavailableError
 

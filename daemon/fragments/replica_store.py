@@ -19,7 +19,7 @@ import msgspec
 from daemon.durable import write_durably
 from daemon.peering.folder_transfer import CHUNK_BYTES, new_digest, sync_folder
 from daemon.peering.keeper_messages import StoreReplica
-from daemon.peering.query_messages import AcceptFragment
+from daemon.peering.move_messages import AcceptFragment
 from sbon.errors import SbonError, StaleGenerationError
 
 log = logging.getLogger("sbon.replicas")

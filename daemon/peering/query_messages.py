@@ -278,91 +278,6 @@ class Reported(msgspec.Struct, frozen=True):
     kept_by: KeptBy | None = None
 
 
-# --- moves
-
-
-class RequestMove(msgspec.Struct, frozen=True):
-    """To the keeper: have the fragment moved to the node ``target``. Answered when it runs there."""
-
-    fragment_id: str
-    target: str
-    reason: str
-
-
-class ConductMove(msgspec.Struct, frozen=True):
-    """To the fragment's owner: move it to ``target``."""
-
-    fragment_id: str
-    generation: int
-    target: str
-    reason: str
-
-
-class AnnounceMove(msgspec.Struct, frozen=True):
-    """To the keeper, from the owner under ``generation``: may it go to ``target``? Locks the query for other moves."""
-
-    query_id: str
-    fragment_id: str
-    generation: int
-    target: str
-
-
-class MoveGranted(msgspec.Struct, frozen=True):
-    """What the target is to accept; its generation is the granted one."""
-
-    assignment: Assignment
-
-
-class AcceptFragment(msgspec.Struct, frozen=True):
-    """With the fragment's folder: take it over. Answered when it is durable at the target and the move is committed.
-
-    ``files`` is all that belongs to it, path -> digest; those that the target has from a copy that went ahead do not
-    travel again.
-    """
-
-    assignment: Assignment
-    files: dict[str, str]
-
-
-class AwaitRunning(msgspec.Struct, frozen=True):
-    """Answered when the fragment runs at the target under ``generation`` and its first batch is done (or none came)."""
-
-    fragment_id: str
-    generation: int
-
-
-class NowRunning(msgspec.Struct, frozen=True):
-    """``batch_id`` is the last batch since the start, -1 for none. ``waited_s``: of the answer, only for a batch."""
-
-    batch_id: int
-    waited_s: float
-
-
-class MoveReport(msgspec.Struct, frozen=True):
-    """A move that was carried out; nodes by name.
-
-    ``downtime_ms``: from the stop at the source until the first batch at the target was done (until the fragment ran
-    there, if there was nothing to do). ``steps_s``: seconds of each step; ``sent_bytes``: what travelled in which.
-    """
-
-    query_id: str
-    fragment_id: str
-    generation: int
-    source: str
-    target: str
-    reason: str
-    state_bytes: int
-    downtime_ms: float
-    steps_s: dict[str, float]
-    sent_bytes: dict[str, int] = {}
-
-
-class MoveDone(msgspec.Struct, frozen=True):
-    """To the keeper: the fragment runs at its new host; the lock on the query ends."""
-
-    report: MoveReport
-
-
 # --- fragments of one query that others read (daemon.subscribing)
 
 
@@ -453,6 +368,25 @@ class LinkFlow(msgspec.Struct, frozen=True):
     estimated_bytes_per_s: float
     measured: Measured | None = None
     rtt_ms: float = 0.0
+
+
+class MoveReport(msgspec.Struct, frozen=True):
+    """A move that was carried out; nodes by name.
+
+    ``downtime_ms``: from the stop at the source until the first batch at the target was done (until the fragment ran
+    there, if there was nothing to do). ``steps_s``: seconds of each step; ``sent_bytes``: what travelled in which.
+    """
+
+    query_id: str
+    fragment_id: str
+    generation: int
+    source: str
+    target: str
+    reason: str
+    state_bytes: int
+    downtime_ms: float
+    steps_s: dict[str, float]
+    sent_bytes: dict[str, int] = {}
 
 
 class QueryView(msgspec.Struct, frozen=True):

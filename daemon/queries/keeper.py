@@ -18,13 +18,12 @@ import trio
 from daemon.events import Events
 from daemon.peering import query_record
 from daemon.peering.keeper_messages import ChangeReplicas, Replicas
+from daemon.peering.move_messages import AnnounceMove, ConductMove, MoveDone, MoveGranted, RequestMove
 from daemon.peering.peers import Peers
 from daemon.peering.query_messages import (
-    AnnounceMove,
     CancelQuery,
     Claim,
     Claimed,
-    ConductMove,
     ConnectTo,
     DescribeQuery,
     FragmentReport,
@@ -32,8 +31,6 @@ from daemon.peering.query_messages import (
     ListQueries,
     Locate,
     Location,
-    MoveDone,
-    MoveGranted,
     MoveReport,
     QueryStatus,
     QueryView,
@@ -41,7 +38,6 @@ from daemon.peering.query_messages import (
     ReleaseFragment,
     Report,
     Reported,
-    RequestMove,
 )
 from daemon.peering.query_record import QueryRecord
 from daemon.peering.requests import Done

@@ -16,8 +16,9 @@ import trio
 from daemon.config import PlacementConfig
 from daemon.events import Events
 from daemon.fragments.local_policy import policy_of
+from daemon.peering.move_messages import RequestMove
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import MoveReport, QueryStatus, QueryView, RequestMove
+from daemon.peering.query_messages import MoveReport, QueryStatus, QueryView
 from daemon.placing import Placing
 from daemon.queries.keeper import MOVE_TIMEOUT_S, Keeper
 from daemon.queries.record_keeping import RecordKeeping

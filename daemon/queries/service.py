@@ -45,6 +45,7 @@ from daemon.fragments.preparing import Preparing
 from daemon.fragments.replica_store import ReplicaStore
 from daemon.fragments.replicating import Replicating
 from daemon.fragments.reserving import HostBook, Reserving
+from daemon.peering.move_messages import RequestMove
 from daemon.peering.parcels import Parcels
 from daemon.peering.peers import Gathered, Overlay, Peers, Requests, Shell
 from daemon.peering.query_messages import (
@@ -55,7 +56,6 @@ from daemon.peering.query_messages import (
     QueryStatus,
     QueryView,
     QueryViews,
-    RequestMove,
     SubmitQuery,
 )
 from daemon.peering.requests import Done as RequestDone

@@ -31,7 +31,7 @@ from daemon.control.messages import (
     Submit,
 )
 from daemon.fragments.hosted_fragment import HostingRecord, Phase
-from daemon.peering.query_messages import AcceptFragment
+from daemon.peering.move_messages import AcceptFragment
 from daemon.process import Daemon
 from sbon.errors import QueryError, SbonError, UnavailableError
 from sbon.streams import SinkSpec, StreamSpec

@@ -15,7 +15,7 @@ from daemon.config import FailoverConfig
 from daemon.control.messages import Status
 from daemon.events import Event
 from daemon.peering import room
-from daemon.peering.query_messages import AcceptFragment
+from daemon.peering.move_messages import AcceptFragment
 from sbon.errors import SbonError
 from tests.daemon.test_failover import begin_on_hub, count_of, replicated, runs_at
 from tests.daemon.test_queries import Cluster, eventually, running_cluster
