@@ -18,7 +18,7 @@ from sbon.sql.join_graph import Order
 from sbon.sql.plan import prepare_query
 from sbon.sql.reorder import Choose, as_written
 from spark_bridge.session import start_session
-from tests.sbon.sql.reading import offers, plan_reading
+from tests.sbon.sql.reading import offers, plan_reading, plan_viewing
 from tests.sbon.sql.streams import CATALOG, SCHEMAS
 
 pytestmark = pytest.mark.spark
@@ -252,6 +252,60 @@ def test_who_reads_the_join_of_another_query_gets_all_that_is_late_enough(
     found = _comparable(_run(spark, plan.fragments, results).collect())
     assert len(found) > 3, "the query should find something to compare"
     assert found == _comparable(spark.sql(expected).collect())
+
+
+HOURLY = f"""
+    SELECT window.end AS e, f.origin, count(*) AS n, avg(f.seats) AS seats FROM flights f JOIN weather w ON {NEAR}
+    GROUP BY window(f.ts, '1 hour'), f.origin"""
+UNITED = """
+    SELECT ts, place, what FROM (
+      SELECT ts, origin AS place, 'f' AS what FROM flights WHERE seats > 5
+      UNION ALL SELECT ts, origin, 'w' FROM weather)"""
+#: What runs, and a query that reads it.
+VIEWERS = {
+    "an aggregate, by one of its keys": (
+        HOURLY,
+        """SELECT window.end AS until, avg(a.seats) + 1 AS more FROM weather b JOIN flights a
+        ON a.origin = b.origin AND a.ts >= b.ts AND a.ts <= b.ts + INTERVAL 59 MINUTES
+        WHERE a.origin <> 'JFK' GROUP BY a.origin, window(a.ts, '60 minutes') HAVING count(1) > 1""",
+    ),
+    "an aggregate of an aggregate": (
+        HOURLY,
+        f"SELECT window.start AS s, max(n) AS n FROM ({HOURLY}) GROUP BY window(e, '3 hours')",
+    ),
+    "a union, its parts the other way round": (
+        UNITED,
+        """SELECT upper(p) AS p, at FROM (
+        SELECT ts AS at, origin AS p FROM weather UNION ALL SELECT ts, origin FROM flights WHERE 5 < seats)
+        WHERE p <> 'JFK'""",
+    ),
+}
+
+
+@pytest.mark.parametrize(("first", "select"), VIEWERS.values(), ids=VIEWERS.keys())
+def test_who_reads_an_aggregate_or_a_union_of_another_query_gets_the_same(
+    spark: SparkSession, first: str, select: str
+) -> None:
+    fragments, offered = offers(first, CATALOG)
+    results: dict[str, DataFrame] = {}
+    _run(spark, fragments, results)
+    plan = plan_viewing(select, CATALOG, offered, {})
+    assert plan is not None
+    assert not any(spec.stream for spec in plan.fragments)
+    found = _comparable(_run(spark, plan.fragments, results).collect())
+    assert len(found) > 3, "the query should find something to compare"
+    assert found == _comparable(spark.sql(select).collect())
+
+
+def test_each_of_several_sinks_gets_what_it_would_alone(spark: SparkSession) -> None:
+    second = HOURLY + " HAVING n > 1"
+    plan = prepare_query(f"INSERT INTO result {HOURLY}; INSERT INTO alerts {second}", CATALOG).cut("q")
+    results: dict[str, DataFrame] = {}
+    _run(spark, plan.fragments, results)
+    for sink, select in (("q-sink1", HOURLY), ("q-sink2", second)):
+        found = _comparable(results[sink].collect())
+        assert len(found) > 3, "the query should find something to compare"
+        assert found == _comparable(spark.sql(select).collect())
 
 
 def _run_fragments(spark: SparkSession, select: str, choose: Choose = as_written) -> DataFrame:
