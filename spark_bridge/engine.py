@@ -43,8 +43,8 @@ from sbon.engine_messages import (
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.frames import FrameReader, frame
 from spark_bridge import local_files
+from spark_bridge.changing_folder import folder_bytes
 from spark_bridge.flight_links import LinkServer, Served
-from spark_bridge.folder_size import folder_bytes
 from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings, one_line
 from spark_bridge.processor_time import ProcessorTime, spent_by_tree_s
 from spark_bridge.rehearsal import rehearse

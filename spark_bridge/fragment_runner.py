@@ -33,10 +33,10 @@ from sbon.engine_messages import Bounds, Connect, FragmentState, FragmentStatus,
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.fragment import END_OF_STREAM_MS, FragmentKind, Start
 from spark_bridge.arrivals import Arrivals
+from spark_bridge.changing_folder import FolderSize, folder_bytes
 from spark_bridge.durable import write_durably, write_when_there_is_room
 from spark_bridge.flight_links import Puller, Served, Target
 from spark_bridge.folder_lock import FolderLock
-from spark_bridge.folder_size import FolderSize, folder_bytes
 from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
 from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch, starts_before
 from spark_bridge.outlet import Outlet

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_bridge.changing_folder import files_under
 from spark_bridge.offset_log import planned_batch
 from spark_bridge.port_inbox import PassedError, PortInbox
 
@@ -71,11 +72,9 @@ def take(folder: Path, batch_id: int, target: Path, inboxes: Mapping[str, PortIn
 
 
 def _link_files(folder: Path, batch_id: int, building: Path) -> None:
-    for root, _, names in os.walk(folder / "checkpoint"):
-        for name in names:
-            path = Path(root, name)
-            if _belongs(path, batch_id):
-                _link(path, building / path.relative_to(folder))
+    for path in files_under(folder / "checkpoint"):
+        if _belongs(path, batch_id):
+            _link(path, building / path.relative_to(folder))
     for path in (folder / "log").iterdir():
         segment = _SEGMENT_FILE.fullmatch(path.name)
         if path.name == "cursors" or (segment is not None and int(segment[1]) <= batch_id):

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 from sbon.errors import RemoteProtocolError
+from spark_bridge.changing_folder import files_under
 from spark_bridge.segment import decode_segment
 
 _MAGIC = b"crc\0"
@@ -21,7 +22,7 @@ _MAGIC = b"crc\0"
 
 def find_damage(folder: Path) -> str | None:
     """One line about the first damaged file of the fragment in ``folder``, None if there is none. Reads everything."""
-    for path in sorted(folder.rglob("*")):
+    for path in files_under(folder):
         try:
             reason = _damage_of(path)
         except FileNotFoundError:  # Spark tidies up, perhaps

@@ -27,7 +27,7 @@ from pyarrow import parquet
 
 from daemon.demo.scenario import Scenario
 from sbon.streams import SinkSpec, StreamSpec
-from spark_bridge.folder_size import folder_bytes
+from spark_bridge.changing_folder import folder_bytes
 from tests.benchmarks.links.processes import proportional_bytes, tree
 from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, running_cluster
 

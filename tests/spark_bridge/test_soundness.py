@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from spark_bridge import soundness
 from spark_bridge.link_log import LinkLog
 from spark_bridge.port_inbox import PortInbox, Segment
 from spark_bridge.soundness import find_damage
@@ -68,4 +71,14 @@ def test_a_file_that_was_cut_off_is_found(folder: Path) -> None:
 def test_checksums_that_are_no_checksums_are_not_looked_at(folder: Path) -> None:
     """Nor does Hadoop."""
     (folder / "checkpoint" / "commits" / ".0.crc").write_bytes(b"?")
+    assert find_damage(folder) is None
+
+
+def test_a_folder_that_vanishes_meanwhile_is_no_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listing(_: Path) -> Iterator[Path]:
+        yield folder / "checkpoint" / "state" / "0" / "0" / "1.delta"
+        shutil.rmtree(folder / "log")
+        yield folder / "log" / "1.segment"
+
+    monkeypatch.setattr(soundness, "files_under", listing)
     assert find_damage(folder) is None

@@ -1,21 +1,28 @@
-"""How large a fragment is: the size of its folder."""
+"""A folder in which files and folders come and go while it is looked at, as Spark's do: its files and its size."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 _PERIOD_S = 5.0
 
 
+def files_under(folder: Path) -> Iterator[Path]:
+    """All files under ``folder`` that are still there when their turn comes to be listed."""
+    for parent, _, names in os.walk(folder):  # passes over folders that are gone, which Path.rglob raises for
+        for name in names:
+            yield Path(parent, name)
+
+
 def folder_bytes(folder: Path) -> int:
     """Size of all files under ``folder``; files and folders that vanish meanwhile do not count."""
     total = 0
-    for parent, _, names in os.walk(folder):  # passes over folders that are gone, which Path.rglob raises for
-        for name in names:
-            with suppress(FileNotFoundError):
-                total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118
+    for path in files_under(folder):
+        with suppress(FileNotFoundError):
+            total += path.lstat().st_size
     return total
 
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from spark_bridge.folder_size import FolderSize, folder_bytes
+from spark_bridge import changing_folder
+from spark_bridge.changing_folder import FolderSize, files_under, folder_bytes
 
 
 @pytest.fixture
@@ -21,16 +21,16 @@ def test_all_files_count(folder: Path) -> None:
     assert folder_bytes(folder) == 3210
 
 
-def test_folders_and_files_may_vanish_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.lstat
+def test_folders_and_files_may_vanish_meanwhile(folder: Path) -> None:
+    files = files_under(folder)
+    assert next(files) == folder / "a"
+    folder.rename(folder.with_name("elsewhere"))
+    assert list(files) == []
 
-    def lstat(path: str) -> os.stat_result:  # of "a", the first: it and all folders are gone by then
-        if folder.exists():
-            folder.rename(folder.with_name("elsewhere"))
-        return real(path)
 
-    monkeypatch.setattr(os, "lstat", lstat)
-    assert folder_bytes(folder) == 0
+def test_a_file_that_vanishes_has_no_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changing_folder, "files_under", lambda _: iter([folder / "a", folder / "gone"]))
+    assert folder_bytes(folder) == 10
 
 
 def test_a_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
