@@ -8,6 +8,8 @@ larger, and the result stays exact.
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -50,9 +52,7 @@ def minimise(terms: Sequence[Term], sizes: Mapping[str, int]) -> tuple[dict[str,
 def minimum_with(operator: str, terms: Sequence[Term], sizes: Mapping[str, int]) -> Costs:
     """For each host of ``operator`` the least total cost with it there and all others at their best."""
     remaining = list(terms)
-    for other in elimination_order(terms, sizes)[0]:
-        if other == operator:
-            continue
+    for other in elimination_order(terms, sizes, operator)[0][:-1]:
         table = _joined([term for term in remaining if other in term.scope], (other,), sizes)
         remaining = [term for term in remaining if other not in term.scope]
         axis = table.scope.index(other)
@@ -60,10 +60,12 @@ def minimum_with(operator: str, terms: Sequence[Term], sizes: Mapping[str, int])
     return _joined(remaining, (operator,), sizes).costs
 
 
-def elimination_order(terms: Sequence[Term], sizes: Mapping[str, int]) -> tuple[list[str], int]:
+def elimination_order(
+    terms: Sequence[Term], sizes: Mapping[str, int], last: str | None = None
+) -> tuple[list[str], int]:
     """An order in which tables stay small (smallest next table first), and the entries of the largest one.
 
-    :func:`minimum_with` may need one more axis than that.
+    With one operator to come ``last`` a plan that is a tree needs no larger tables; another may need one more axis.
     """
     neighbours: dict[str, set[str]] = {operator: set() for operator in sizes}
     for term in terms:
@@ -73,13 +75,10 @@ def elimination_order(terms: Sequence[Term], sizes: Mapping[str, int]) -> tuple[
     largest = 1
 
     def entries(operator: str) -> int:
-        product = sizes[operator]
-        for other in neighbours[operator]:
-            product *= sizes[other]
-        return product
+        return sizes[operator] * math.prod(sizes[other] for other in neighbours[operator])
 
     while neighbours:
-        operator = min(neighbours, key=entries)
+        operator = min(neighbours, key=lambda one: (one == last, entries(one)))
         largest = max(largest, entries(operator))
         around = neighbours.pop(operator)
         for other in around:
@@ -90,15 +89,17 @@ def elimination_order(terms: Sequence[Term], sizes: Mapping[str, int]) -> tuple[
 
 
 def bounded(domains: Mapping[str, Sequence[T]], scopes: Sequence[tuple[str, ...]]) -> dict[str, list[T]]:
-    """The domains as far as they can be searched exactly; what comes last in the longest ones is left out first."""
-    kept = {operator: list(values) for operator, values in domains.items()}
+    """The domains as far as they can be searched exactly; what comes last in the longest ones is left out."""
     terms = [Term(scope, np.empty(0)) for scope in scopes]
-    while True:
-        sizes = {operator: len(values) for operator, values in kept.items()}
-        # minimum_with may add one axis to the largest table that minimise needs.
-        if not sizes or elimination_order(terms, sizes)[1] * max(sizes.values()) <= MAX_TABLE:
-            return kept
-        kept[max(sizes, key=lambda operator: sizes[operator])].pop()
+
+    def is_too_much(length: int) -> bool:
+        sizes = {operator: min(length, len(values)) for operator, values in domains.items()}
+        # One operator that comes last may add one axis to the largest table.
+        return elimination_order(terms, sizes)[1] * max(sizes.values(), default=0) > MAX_TABLE
+
+    longest = max(map(len, domains.values()), default=0)
+    length = bisect.bisect_left(range(1, longest + 1), True, key=is_too_much)
+    return {operator: list(values[:length]) for operator, values in domains.items()}
 
 
 def _joined(terms: Sequence[Term], at_least: tuple[str, ...], sizes: Mapping[str, int]) -> Term:

@@ -21,6 +21,7 @@ from sbon.network_usage import RttMs, link_usage, load_cost, network_usage, plac
 from sbon.objectives import Host
 from sbon.placement.choice import CandidateCost, OperatorChoice, Placement
 from sbon.placement.exact import Term, bounded, minimise, minimum_with
+from sbon.placement.near_ties import quickest
 from sbon.placement.problem import CostView, PlacementProblem
 from sbon.placement.relaxation import Point
 
@@ -37,8 +38,10 @@ def choose(
     explained: int = CANDIDATES,
     pooled: bool = True,
     settled: Mapping[str, str] | None = None,
+    slack: float = 0.0,
 ) -> Placement:
-    """The hosts of least cost, exactly, over the candidates of all operators taken together.
+    """The hosts of least cost, exactly, over the candidates of all operators taken together; of those that cost a share
+    of ``slack`` more at most, quicker ones (:mod:`sbon.placement.near_ties`).
 
     ``candidates`` (operator -> hosts, most promising first) are pooled, so that any two operators may share a host; not
     ``pooled``: each operator gets one of its own. Of equal costs the earlier candidate wins. ``explained`` bounds the
@@ -47,14 +50,16 @@ def choose(
     """
     domains = _domains(problem, candidates, pooled)
     sizes = {operator: len(hosts) for operator, hosts in domains.items()}
-    by_measurement = _terms(problem, domains, view, cache(view.rtt_ms))
+    ids = {operator: [host.node_id for host in hosts] for operator, hosts in domains.items()}
+    rtt_ms = cache(view.rtt_ms)
+    by_measurement = _terms(problem, domains, view, rtt_ms)
     by_prediction = _terms(problem, domains, view, cache(view.predicted))
     if settled is None:
         indices, _ = minimise(by_measurement, sizes)
-    else:
-        ids = {operator: [host.node_id for host in hosts] for operator, hosts in domains.items()}
-        indices = {operator: ids[operator].index(node_id) for operator, node_id in settled.items()}
-    hosts = dict(problem.pinned) | {operator: domains[operator][index].node_id for operator, index in indices.items()}
+        settled = {operator: ids[operator][index] for operator, index in indices.items()}
+    hosts = dict(problem.pinned) | {operator: settled[operator] for operator in problem.unpinned}
+    if slack:
+        hosts = quickest(problem, ids, hosts, view, rtt_ms, slack)
     choices = []
     for operator in problem.unpinned:
         measured_costs = minimum_with(operator, by_measurement, sizes)
@@ -70,7 +75,7 @@ def choose(
             )
             for index, host in enumerate(domains[operator])
         ]
-        chosen = costs.pop(indices[operator])
+        chosen = costs.pop(ids[operator].index(hosts[operator]))
         ranked = (chosen, *sorted(costs, key=lambda candidate: candidate.measured_cost))
         choices.append(_explained(operator, virtual[operator], ranked, explained))
     return Placement(
@@ -142,7 +147,7 @@ def _explained(
     if runner_up is None:
         reason = f"{chosen.name} is the only host that takes operators"
     elif runner_up.measured_cost < chosen.measured_cost:
-        reason += f"; {runner_up.name} has no room for less"
+        reason += f"; on {runner_up.name} less, but there is no room, or data would take longer"
     elif runner_up.measured_cost == chosen.measured_cost:
         reason += f", and no less on {runner_up.name}"
     else:

@@ -11,8 +11,8 @@ fits one by one, but not together, more hosts are measured.
    far (*expected improvement*: J. Mockus, "On Bayesian Methods for Seeking the Extremum", 1974), all other operators
    being at their best. Each round makes the model better where it matters; after the first one the search is centred
    anew on what was measured.
-3. The choice is exact among hosts that were measured (:func:`sbon.placement.full_optimizer.choose`); where capacities
-   bind, by the mixed-integer program of :mod:`sbon.placement.capacitated`.
+3. The choice is exact among hosts that were measured (:func:`sbon.placement.full_optimizer.choose`); near ties are
+   broken by delay. Where capacities bind, the mixed-integer program of :mod:`sbon.placement.capacitated` chooses.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from sbon.placement.choice import Placement
 from sbon.placement.exact import bounded, minimise
 from sbon.placement.full_optimizer import choose
 from sbon.placement.knowledge import Knowledge
+from sbon.placement.near_ties import NEAR_TIE
 from sbon.placement.optimum import Truth
 from sbon.placement.path_model import Field
 from sbon.placement.plan_model import PlanModel
@@ -267,7 +268,8 @@ class _Placing:
             operator: [self._knowledge.hosts[node_id] for node_id in node_ids]
             for operator, node_ids in self._measured.items()
         }
-        placement = choose(problem, candidates, view, virtual, explained=task.candidates, pooled=False)
+        slack = 0.0 if task.keep else NEAR_TIE  # what runs is moved for usage alone
+        placement = choose(problem, candidates, view, virtual, explained=task.candidates, pooled=False, slack=slack)
         kept = {host.node_id for host in task.keep.values()}
         room = {node_id: left for node_id, left in self._knowledge.room.items() if node_id not in kept}
         if not task.demand or fits(problem, placement.hosts, task.demand, room):

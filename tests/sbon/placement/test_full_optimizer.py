@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sbon.delay import longest_delay_ms
 from sbon.errors import UnavailableError
 from sbon.network_usage import Link, network_usage, placement_cost
 from sbon.placement.candidates import candidate_objective, paths_to_measure, virtual_places
@@ -124,6 +125,37 @@ def test_load_moves_an_operator_to_an_idle_neighbour_but_is_not_reported_as_usag
     placement = choose(problem, {"op": places}, view, virtual_places(problem, view))
     assert placement.hosts["op"] == "idle"
     assert placement.network_usage == pytest.approx((100.0 * 1.0 + 1.0 * 24.0) / 1000.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0.005, 0.05, 0.5]))
+def test_near_ties_are_broken_by_delay(seed: int, slack: float) -> None:
+    problem, places, view = random_case(seed, operators=3, hosts=6)
+    candidates, virtual = dict.fromkeys(problem.unpinned, places), virtual_places(problem, view)
+    cheapest = choose(problem, candidates, view, virtual)
+    quick = choose(problem, candidates, view, virtual, slack=slack)
+    most = (1.0 + slack) * cheapest.cost
+    assert quick.cost <= most * (1.0 + 1e-9)
+    quick_ms = longest_delay_ms(problem.links, quick.hosts, view.rtt_ms)
+    assert quick_ms <= longest_delay_ms(problem.links, cheapest.hosts, view.rtt_ms)
+    for operator, one in itertools.product(problem.unpinned, places):
+        moved = quick.hosts | {operator: one.node_id}
+        cost = placement_cost(problem.links, moved, problem.unpinned, view.rtt_ms, view.load_ms)
+        assert cost > most * (1.0 - 1e-9) or longest_delay_ms(problem.links, moved, view.rtt_ms) >= quick_ms
+
+
+def test_of_two_hosts_of_about_the_same_cost_the_quicker_one_is_taken() -> None:
+    """On b, a detour for the slower producer, usage is a little less than on a."""
+    places = [host(name) for name in ("p", "q", "a", "b", "sink")]
+    measured = {("p", "a"): 99.0, ("p", "b"): 112.0, ("q", "a"): 40.0, ("q", "b"): 26.9, ("a", "sink"): 1.0}
+    view = view_of(places, measured | {("b", "sink"): 1.0, ("p", "q"): 300.0, ("p", "sink"): 99.0, ("q", "sink"): 99.0})
+    links = (Link("in", "op", 100.0), Link("other", "op", 100.0), Link("op", "out", 10.0))
+    problem = PlacementProblem(links, {"in": "p", "other": "q", "out": "sink"})
+    virtual = virtual_places(problem, view)
+    for slack, chosen in ((0.0, "b"), (0.005, "a"), (0.0005, "b")):
+        placement = choose(problem, {"op": places[2:4]}, view, virtual, slack=slack)
+        assert placement.hosts["op"] == chosen
+        assert ("data would take longer" in placement.choices[0].reason) == (chosen == "a")
 
 
 def test_hosts_that_take_no_operators_are_never_chosen() -> None:
