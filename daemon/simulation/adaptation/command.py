@@ -20,6 +20,7 @@ from daemon.simulation.placement.networks import from_slice
 from daemon.simulation.placement.queries import SHAPES
 from daemon.simulation.progress import progress
 from overlay.config import OverlayConfig
+from sbon.placement import strategies
 
 #: Route changes are spread over so many moments.
 CHANGES = 24
@@ -52,6 +53,9 @@ def add_to(subparsers: Any, add_common: Callable[..., None], number: Numbers) ->
     parser.add_argument(
         "--probes", type=number.natural, metavar="K", default=10, help="candidates measured in a search (10)"
     )
+    parser.add_argument(
+        "--first", choices=strategies.NAMES, default="sbon", help="strategy of the first placement (default: sbon)"
+    )
     parser.add_argument("--look-s", type=number.seconds, metavar="S", default=60.0, help="between two looks (60)")
     parser.add_argument(
         "--state-kb", type=number.natural, metavar="KB", default=100, help="state that moves with an operator (100)"
@@ -74,6 +78,7 @@ def simulate(arguments: argparse.Namespace, config: OverlayConfig) -> int:
         look_s=arguments.look_s,
         state_bytes=1000 * arguments.state_kb,
         policy=policy_of(PlacementConfig()),
+        first=arguments.first,
         probe_interval_s=config.probe_interval_s,
     )
     matrices = [from_slice(slices[index : index + 1]) for index in range(len(slices))]
@@ -120,6 +125,7 @@ def _report(
         hosts=shape[1],
         queries=count,
         shape=setting.shape,
+        first=setting.first,
         hours=setting.hours,
         jitter=arguments.jitter,
         route_changes=arguments.route_changes,

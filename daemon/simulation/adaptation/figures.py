@@ -21,6 +21,7 @@ class AdaptationReport(msgspec.Struct, frozen=True):
     hosts: int
     queries: int
     shape: str
+    first: str
     hours: float
     jitter: float
     route_changes: float

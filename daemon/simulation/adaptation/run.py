@@ -31,7 +31,8 @@ A_DIFFERENCE = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """``look_s``: seconds between two looks of a local optimizer; ``state_bytes``: of an operator, moved with it."""
+    """``look_s``: seconds between two looks of a local optimizer; ``state_bytes``: of an operator, moved with it;
+    ``first``: the strategy of the placement that both twins start from."""
 
     seed: int
     queries: int
@@ -42,6 +43,7 @@ class Setting:
     look_s: float
     state_bytes: int
     policy: LocalPolicy
+    first: str = "sbon"
     probe_interval_s: float = 1.0
 
     @property
@@ -93,7 +95,7 @@ class Run:
     def _start(self, problem: PlacementProblem) -> Twins:
         ground, setting = self._ground, self._setting
         task = Task(problem, ground.view, random.Random(setting.seed), setting.probes)
-        placement = ground.place_all([strategies.load("sbon").place(task)])[0].placement
+        placement = ground.place_all([strategies.load(setting.first).place(task)])[0].placement
         assert placement is not None
         return Twins(problem, dict(placement.hosts), dict(placement.hosts), {})
 

@@ -37,6 +37,13 @@ def test_nothing_moves_on_a_network_that_merely_trembles(capsys: pytest.CaptureF
     assert report["searches_per_query_hour"] > 0.0
 
 
+def test_what_was_placed_badly_at_first_is_moved(capsys: pytest.CaptureFixture[str]) -> None:
+    report = simulated(capsys, "--hours", "0.5", "--first", "random")
+    assert report["first"] == "random"
+    assert report["omniscient_usage_saved"] > 0.2
+    assert report["queries_that_gain"] == 1.0
+
+
 def test_slices_are_played_in_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     at = rng.uniform(0.0, 100.0, (2, 30, 2))  # everybody is elsewhere in the second half
