@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from sbon.fragment import FragmentSpec, Start
+from sbon.fragment import FragmentSpec, PortSpec, Start
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 def cursor_name(consumer_fragment_id: str, port: str) -> str:
@@ -128,6 +128,12 @@ class Disconnect(Owned, frozen=True):
     producer: str
 
 
+class SetPort(Owned, frozen=True):
+    """A port is fed as ``port`` says from now on: another producer may come, or have come, in the place of one."""
+
+    port: PortSpec
+
+
 class Migrate(Owned, frozen=True):
     """Stop the fragment and let go of its folder, which is then all of its state. Reply: ``state_bytes``."""
 
@@ -138,7 +144,7 @@ class Destroy(Owned, frozen=True):
     folder: str
 
 
-Command = Instantiate | Rehearse | Permit | SetReaders | Connect | Disconnect | Migrate | Destroy
+Command = Instantiate | Rehearse | Permit | SetReaders | Connect | Disconnect | SetPort | Migrate | Destroy
 
 
 class EngineCall(_Message, frozen=True):
@@ -171,7 +177,8 @@ class FragmentState(StrEnum):
 class PortStatus(msgspec.Struct, frozen=True):
     """Measured at the link: smoothed rates of what was pulled from ``producer``, and rows pulled in all.
 
-    ``settled``: the rates stand on enough seconds of flow to decide by.
+    ``settled``: the rates stand on enough seconds of flow to decide by. ``passed``: another producer has come in its
+    place, and all that was to be read of it is here.
     """
 
     port: str
@@ -180,6 +187,7 @@ class PortStatus(msgspec.Struct, frozen=True):
     rate_rows_per_s: float
     rows: int
     settled: bool = True
+    passed: bool = False
 
 
 class FragmentStatus(_Message, frozen=True):

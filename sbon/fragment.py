@@ -27,15 +27,33 @@ class FragmentKind(StrEnum):
     SINK = "sink"  # writes to an external sink; pinned to its owner
 
 
+class Switch(msgspec.Struct, frozen=True):
+    """A port changes its producer at a point T of event time: rows from before T are those of ``old``, the later ones
+    those of ``new``. Both give the same rows, so it makes no difference where T is.
+
+    T is chosen where the port is: later than all that was taken of ``old``, and not before ``from_ms`` (ms since the
+    epoch), from which on ``new`` has all rows; None: it has all there are. ``event_time`` is the column of both.
+    """
+
+    old: str
+    new: str
+    event_time: str
+    from_ms: int | None = None
+
+
 class PortSpec(msgspec.Struct, frozen=True):
     """One input. ``name`` is the view that the fragment's SQL reads; ``producers`` are fragment ids.
 
     ``first_batches``: of producers that ran before there was this port, the batch with which it begins to read.
+    ``switch``: how it came, or is about to come, from one producer to another one. ``changes``: how often what feeds it
+    was changed.
     """
 
     name: str
     producers: tuple[str, ...]
     first_batches: dict[str, int] = {}
+    switch: Switch | None = None
+    changes: int = 0
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -37,6 +37,7 @@ from sbon.engine_messages import (
     Migrate,
     Permit,
     Rehearse,
+    SetPort,
     SetReaders,
     SnapshotTaken,
 )
@@ -176,6 +177,8 @@ class Fragments:
                 self._runner(command.fragment_id).connect(command)
             case Disconnect():
                 self._runner(command.fragment_id).disconnect(command.port, command.producer)
+            case SetPort():
+                self._runner(command.fragment_id).set_port(command.port)
             case Migrate():
                 return EngineReply(call_id, state_bytes=self._migrate(command))
             case Destroy():

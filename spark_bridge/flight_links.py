@@ -252,7 +252,13 @@ class Puller:
                     f"{header.fragment_id} under {header.generation}"
                 )
             segment = Segment(
-                self._producer, header.generation, header.batch_id, header.rows, header.watermark_ms, body
+                self._producer,
+                header.generation,
+                header.batch_id,
+                header.rows,
+                header.watermark_ms,
+                body,
+                header.newest_ms,
             )
             if self._inbox.append(segment):
                 now = time.monotonic()

@@ -29,18 +29,18 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from sbon.engine_messages import Bounds, Connect, FragmentState, FragmentStatus, Instantiate, PortStatus, cursor_name
+from sbon.engine_messages import Bounds, Connect, FragmentState, FragmentStatus, Instantiate
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
-from sbon.fragment import END_OF_STREAM_MS, FragmentKind, Start
+from sbon.fragment import END_OF_STREAM_MS, FragmentKind, PortSpec, Start
 from spark_bridge.arrivals import Arrivals
 from spark_bridge.changing_folder import FolderSize, folder_bytes
 from spark_bridge.durable import write_durably, write_when_there_is_room
-from spark_bridge.flight_links import Puller, Served, Target
+from spark_bridge.flight_links import Served
 from spark_bridge.folder_lock import FolderLock
+from spark_bridge.fragment_ports import FragmentPorts
 from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
 from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch, starts_before
 from spark_bridge.outlet import Outlet
-from spark_bridge.port_inbox import PortInbox, Segment
 from spark_bridge.port_reader import PortReader
 from spark_bridge.port_source import port_view
 from spark_bridge.replay_source import REPLAY_FORMAT
@@ -63,7 +63,6 @@ _START_ATTEMPTS = 10
 _SLOW_WORKER = "Python worker failed to connect back"
 _INITIALIZING = "Initializing sources"
 _WANTED_POLL_S = 0.2
-_LONG_AGO_MS = 1_000_000
 _RAISED = re.compile(r"[\w.]+(Error|Exception): \S")
 
 
@@ -122,12 +121,8 @@ class FragmentRunner:
             self._log = LinkLog(
                 self._folder / "log", self.spec.fragment_id, command.consumers, max_bytes=settings.log_bytes
             )
-            self._inboxes = {
-                port.name: PortInbox(self._folder / "ports" / f"{port.name}.sqlite", port.producers, port.first_batches)
-                for port in self.spec.ports
-            }
-            self._pullers: dict[tuple[str, str], Puller] = {}
-            self._outlet = Outlet(self._folder, self._log, self._inboxes, snapshot_taken)
+            self._ports = FragmentPorts(self._folder / "ports", self.spec, self._log.wanted, self._arrivals.tell)
+            self._outlet = Outlet(self._folder, self._log, self._ports.inboxes, snapshot_taken)
             self._outlet.bound(command.bounds)
             stream, self.output_schema = self._stream(command.port_schemas)
             self._sink = self._open_sink()
@@ -146,21 +141,11 @@ class FragmentRunner:
 
     def connect(self, command: Connect) -> None:
         """Pull ``command.producer`` from where it runs now."""
-        port = next((port for port in self.spec.ports if port.name == command.port), None)
-        if port is None or command.producer not in port.producers:
-            raise SbonError(f"{self.spec.fragment_id} has no port {command.port} fed by {command.producer}")
-        key = (command.port, command.producer)
-        if key not in self._pullers:
-            self._pullers[key] = Puller(
-                self._inboxes[command.port],
-                command.producer,
-                cursor_name(self.spec.fragment_id, command.port),
-                self._log.wanted,
-                lambda reason: self._link_lost(command.port, command.producer, reason),
-                lambda: self._outlet.read_for_good(command.port, command.producer),
-                self._arrivals.tell,
-            )
-        self._pullers[key].point_at(Target(command.address, command.producer_generation))
+        self._ports.connect(
+            command,
+            lambda reason: self._link_lost(command.port, command.producer, reason),
+            lambda: self._outlet.read_for_good(command.port, command.producer),
+        )
 
     def set_readers(self, consumers: tuple[str, ...]) -> dict[str, Start]:
         """From now on these are the cursors on the log; where each of them begins."""
@@ -168,11 +153,7 @@ class FragmentRunner:
 
     def feed_nothing(self) -> None:
         """Have all ports say something, but nothing that gives rows."""
-        for port in self.spec.ports:
-            for producer in port.producers:
-                inbox = self._inboxes[port.name]
-                inbox.append(Segment(producer, 0, inbox.next_batch(producer), 0, _LONG_AGO_MS, b""))
-        self._arrivals.tell()
+        self._ports.feed_nothing()
 
     def bound(self, bounds: Bounds) -> None:
         """From now on let out no more than that."""
@@ -180,8 +161,11 @@ class FragmentRunner:
 
     def disconnect(self, port: str, producer: str) -> None:
         """Stop pulling ``producer`` into ``port``."""
-        if puller := self._pullers.pop((port, producer), None):
-            puller.stop()
+        self._ports.disconnect(port, producer)
+
+    def set_port(self, port: PortSpec) -> None:
+        """From now on it is fed as that says."""
+        self._ports.set(port)
 
     def runs(self) -> bool:
         """False once it has failed or was stopped: it can only be started anew from its folder."""
@@ -201,10 +185,7 @@ class FragmentRunner:
             self._stop_query()
         finally:
             self._outlet.stop()
-            for puller in self._pullers.values():
-                puller.stop()
-            for inbox in self._inboxes.values():
-                inbox.close()
+            self._ports.stop()
             self._lock.release()
 
     # -- what others ask -----------------------------------------------------------------------------------------
@@ -229,24 +210,13 @@ class FragmentRunner:
     def status(self) -> FragmentStatus:
         """A snapshot for the daemon."""
         now, meters = time.monotonic(), self.meters
-        ports = tuple(
-            PortStatus(
-                port,
-                producer,
-                puller.bytes_in.per_s(now),
-                puller.rows_in.per_s(now),
-                int(puller.rows_in.total),
-                puller.settled(now),
-            )
-            for (port, producer), puller in list(self._pullers.items())
-        )
-        bytes_in = sum(puller.bytes_in.total for puller in list(self._pullers.values()))
+        bytes_in = self._ports.bytes_in()
         state, error = self._state()
         return FragmentStatus(
             fragment_id=self.spec.fragment_id,
             generation=self.generation,
             state=state,
-            ports=ports,
+            ports=self._ports.statuses(now),
             output_rate_bytes_per_s=meters.bytes_out.per_s(now),
             output_rate_rows_per_s=meters.rows_out.per_s(now),
             output_rows=int(meters.rows_out.total),
@@ -321,7 +291,7 @@ class FragmentRunner:
         described = json.loads(schema_json)
         rows = StructType.fromJson(described["schema"])
         starts = starts_before(self._checkpoint, name) + 1
-        reader = PortReader(name, self._inboxes[name], self._arrivals, rows, starts)
+        reader = PortReader(name, self._ports.inboxes[name], self._arrivals, rows, starts)
         return port_view(self._spark, reader, described["event_time"] if self.spec.stateful else None)
 
     def _source_stream(self) -> DataFrame:
@@ -419,12 +389,14 @@ class FragmentRunner:
         if self._sink is not None:
             written = self._sink.write(rows, batch_id)
             self.meters.rows_out.add(written, time.monotonic())
-            return self._port_watermark(plan) == END_OF_STREAM_MS
+            return self._ports.watermark_ms(plan.port_ends()) == END_OF_STREAM_MS
         if self.spec.kind is FragmentKind.SOURCE:
             table, watermark_ms = self._source_batch(rows, batch_id, plan)
         else:
             table = rows.toArrow()
-            watermark_ms = self._lagged(plan.watermark_ms if self.spec.stateful else self._port_watermark(plan))
+            watermark_ms = self._lagged(
+                plan.watermark_ms if self.spec.stateful else self._ports.watermark_ms(plan.port_ends())
+            )
         ended = watermark_ms == END_OF_STREAM_MS
         before_bytes, before_rows = self._log.totals
         self._log.append(
@@ -467,13 +439,6 @@ class FragmentRunner:
             return table, watermark_ms
         advanced_ms = newest_us // 1000 - round(declared.watermark_delay_s * 1000)
         return table, advanced_ms if watermark_ms is None else max(watermark_ms, advanced_ms)
-
-    def _port_watermark(self, plan: BatchPlan) -> int | None:
-        """Smallest watermark over the ports after this batch; None while one has none."""
-        ends = plan.port_ends()
-        known = [inbox.watermark_ms(ends.get(name, 0)) for name, inbox in self._inboxes.items()]
-        certain = [watermark for watermark in known if watermark is not None]
-        return min(certain) if len(certain) == len(known) else None
 
     def _lagged(self, watermark_ms: int | None) -> int | None:
         """What the output promises, given the input's watermark; never less than was promised before."""

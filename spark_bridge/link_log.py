@@ -171,8 +171,7 @@ class LinkLog:
         last = self._last
         if last is None or batch_id <= last.batch_id:
             return None  # a replay is compared by its rows
-        known = [at_ms for at_ms in (last.newest_before_ms, last.max_event_time_ms) if at_ms is not None]
-        return max(known, default=None)
+        return last.newest_ms
 
     def wake(self) -> None:
         """Let everyone who waits look again (at whether the fragment is stopping)."""

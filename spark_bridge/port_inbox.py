@@ -3,6 +3,10 @@
 Spark's offsets are numbers of segments here, so its checkpoint never learns who produced them (DESIGN: Queries,
 fragments, ports): the journal maps each number to (producer, generation, batch). Journal and segments lie in one SQLite
 database, so that a segment is there with its entry or not at all.
+
+A port may change its producer at a point of event time (:class:`sbon.fragment.Switch`). That point is chosen here, in
+one transaction with what has been taken so far, and from then on only the rows of each producer that are its own are
+let in. So it is all the same to whoever reads.
 """
 
 from __future__ import annotations
@@ -11,9 +15,12 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+
+from sbon.fragment import Switch
+from spark_bridge.segment import rows_between
 
 _SCHEMA = (
     """
@@ -29,12 +36,25 @@ CREATE TABLE IF NOT EXISTS journal (
     UNIQUE (producer, batch_id)
 )""",
     "CREATE TABLE IF NOT EXISTS position (read_up_to INTEGER NOT NULL)",
+    """
+CREATE TABLE IF NOT EXISTS producers (
+    producer TEXT PRIMARY KEY,
+    newest_ms INTEGER,  -- nothing that was taken is later; NULL if there was nothing
+    from_ms INTEGER,    -- its rows of event times before, or from `until_ms` on, are another one's
+    until_ms INTEGER,
+    event_time TEXT     -- the column of these times, if there are any
+)""",
 )
+#: Before all event times.
+_LONG_AGO_MS = -(1 << 52)
+#: In the place of the newest event time.
+_UNKNOWN_MS = 1 << 52
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A pulled segment, ready for the inbox."""
+    """A pulled segment, ready for the inbox. ``newest_ms``: no row of it or of those before is later, None without
+    any."""
 
     producer: str
     generation: int
@@ -42,6 +62,7 @@ class Segment:
     rows: int
     watermark_ms: int | None
     body: bytes
+    newest_ms: int | None = None
 
 
 class PassedError(Exception):
@@ -52,11 +73,15 @@ class PortInbox:
     """Open until :meth:`close`; from then on every call is a sqlite3.ProgrammingError. Thread-safe."""
 
     def __init__(
-        self, path: Path, producers: tuple[str, ...], first_batches: Mapping[str, int] = MappingProxyType({})
+        self,
+        path: Path,
+        producers: tuple[str, ...],
+        first_batches: Mapping[str, int] = MappingProxyType({}),
+        switch: Switch | None = None,
     ) -> None:
         """``first_batches``: with which batch a producer begins for this port, 0 unless said."""
         self._first_batches = first_batches
-        self._producers = producers
+        self._switch = switch
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
@@ -67,6 +92,13 @@ class PortInbox:
                 database.execute(statement)
             if database.execute("SELECT count(*) FROM position").fetchone() == (0,):
                 database.execute("INSERT INTO position VALUES (0)")
+            for producer in (each for each in producers if switch is None or each != switch.new):
+                # Of a journal that is older than this table it is not known until the next segment what was taken.
+                database.execute(
+                    "INSERT OR IGNORE INTO producers (producer, newest_ms) "
+                    "SELECT ?1, CASE WHEN EXISTS (SELECT * FROM journal WHERE producer = ?1) THEN ?2 END",
+                    (producer, _UNKNOWN_MS),
+                )
 
     def close(self) -> None:
         """Nothing is written any more, and the file is all there is of the inbox. Idempotent."""
@@ -76,13 +108,16 @@ class PortInbox:
             self._connection.close()
 
     def append(self, segment: Segment) -> bool:
-        """Store ``segment`` durably; False if it was here already. ValueError if it skips one."""
+        """Store ``segment`` durably; False if it was here already. ValueError if it skips one, or if its rows are not
+        (yet) to be read here."""
         with self._database(writes=True) as database:
             due = self._next_batch(database, segment.producer)
             if segment.batch_id < due:
                 return False
             if segment.batch_id > due:
                 raise ValueError(f"segment {segment.batch_id} of {segment.producer} came where {due} was due")
+            self._admit(database, segment.producer)
+            segment = _own_rows(database, segment)
             database.execute(
                 "INSERT INTO journal SELECT coalesce(max(sequence) + 1, 0), ?, ?, ?, ?, ?, ?, ? FROM journal",
                 (
@@ -95,7 +130,24 @@ class PortInbox:
                     segment.body or None,
                 ),
             )
+            database.execute(
+                "UPDATE producers SET newest_ms = ? WHERE producer = ?", (segment.newest_ms, segment.producer)
+            )
             return True
+
+    def follow(self, switch: Switch) -> None:
+        """The port is to change its producer, from the first segment of the new one on."""
+        self._switch = switch
+
+    def has_passed(self, producer: str) -> bool:
+        """Whether another one has come in its place, and everything is here that is to be read of it."""
+        with self._database() as database:
+            passed = database.execute(
+                "SELECT until_ms <= (SELECT max(producer_watermark_ms) FROM journal WHERE producer = ?1) "
+                "FROM producers WHERE producer = ?1",
+                (producer,),
+            ).fetchone()
+            return passed is not None and bool(passed[0])
 
     def next_batch(self, producer: str) -> int:
         """The batch id to pull next from ``producer``."""
@@ -167,6 +219,7 @@ class PortInbox:
             if read_up_to > end:
                 raise PassedError
             entries = database.execute("SELECT * FROM journal WHERE sequence < ? ORDER BY sequence", (end,)).fetchall()
+            producers = database.execute("SELECT * FROM producers").fetchall()
         with closing(sqlite3.connect(target, isolation_level=None)) as copy:
             copy.execute("BEGIN")
             for statement in _SCHEMA:
@@ -176,6 +229,7 @@ class PortInbox:
             copy.executemany(
                 "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", (entry[:-1] for entry in entries)
             )
+            copy.executemany("INSERT INTO producers VALUES (?, ?, ?, ?, ?)", producers)
             copy.execute("COMMIT")
         reads: dict[str, int] = {}
         for _, producer, _, batch_id, *_ in entries:
@@ -189,14 +243,44 @@ class PortInbox:
         ).fetchone()
         return int(due)
 
+    def _admit(self, database: sqlite3.Connection, producer: str) -> None:
+        """Decide, once, where a producer begins that comes in the place of another one."""
+        if database.execute("SELECT * FROM producers WHERE producer = ?", (producer,)).fetchone() is not None:
+            return
+        switch = self._switch
+        if switch is None or producer != switch.new:
+            raise ValueError(f"{producer} does not feed this port")
+        taken_ms, began_ms, promised_ms = database.execute(
+            "SELECT newest_ms, from_ms, (SELECT max(producer_watermark_ms) FROM journal WHERE producer = ?1) "
+            "FROM producers WHERE producer = ?1",
+            (switch.old,),
+        ).fetchone() or (None, None, None)
+        if taken_ms == _UNKNOWN_MS:
+            raise ValueError(f"it is not known yet what was taken of {switch.old}")
+        least = (None if taken_ms is None else taken_ms + 1, began_ms, promised_ms, switch.from_ms)
+        from_ms = max((at_ms for at_ms in least if at_ms is not None), default=_LONG_AGO_MS)
+        database.execute(
+            "UPDATE producers SET until_ms = ?, event_time = ? WHERE producer = ?",
+            (from_ms, switch.event_time, switch.old),
+        )
+        database.execute(
+            "INSERT INTO producers (producer, from_ms, event_time) VALUES (?, ?, ?)",
+            (producer, from_ms, switch.event_time),
+        )
+
     def _port_watermark(self, database: sqlite3.Connection, segment: Segment) -> int | None:
-        promised: dict[str, int | None] = dict.fromkeys(self._producers)
-        promised |= database.execute("SELECT producer, max(producer_watermark_ms) FROM journal GROUP BY producer")
-        before = promised.get(segment.producer)
-        if segment.watermark_ms is not None and (before is None or segment.watermark_ms > before):
-            promised[segment.producer] = segment.watermark_ms
-        known = [watermark for watermark in promised.values() if watermark is not None]
-        return min(known) if len(known) == len(promised) else None
+        """What all producers promise together, of whom some of the rows are still to come."""
+        promises = []
+        for producer, from_ms, until_ms, promised_ms in database.execute(
+            "SELECT producers.producer, from_ms, until_ms, max(producer_watermark_ms) "
+            "FROM producers LEFT JOIN journal USING (producer) GROUP BY producers.producer"
+        ):
+            new_ms = segment.watermark_ms if producer == segment.producer else None
+            known = [at_ms for at_ms in (promised_ms, new_ms) if at_ms is not None]
+            if until_ms is None or max(known, default=_LONG_AGO_MS) < until_ms:
+                promises.append(max((at_ms for at_ms in (*known, from_ms) if at_ms is not None), default=None))
+        certain = [promise for promise in promises if promise is not None]
+        return min(certain) if len(certain) == len(promises) else None
 
     @contextmanager
     def _database(self, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
@@ -208,3 +292,15 @@ class PortInbox:
                 self._connection.execute("ROLLBACK")
                 raise
             self._connection.execute("COMMIT")
+
+
+def _own_rows(database: sqlite3.Connection, segment: Segment) -> Segment:
+    """The segment with those rows only that are to be read of its producer."""
+    bounds = database.execute(
+        "SELECT event_time, from_ms, until_ms FROM producers WHERE producer = ? AND event_time IS NOT NULL",
+        (segment.producer,),
+    ).fetchone()
+    if bounds is None or not segment.body:
+        return segment
+    rows, body = rows_between(segment.body, *bounds)
+    return replace(segment, rows=rows, body=body)

@@ -41,6 +41,12 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     end_of_stream: bool
     checksum: str
 
+    @property
+    def newest_ms(self) -> int | None:
+        """No row of this segment or of an earlier one is later; None if there is no row."""
+        known = (at_ms for at_ms in (self.newest_before_ms, self.max_event_time_ms) if at_ms is not None)
+        return max(known, default=None)
+
 
 _HEADERS = msgspec.msgpack.Decoder(SegmentHeader)
 
@@ -101,6 +107,20 @@ def decode_header(data: bytes) -> tuple[SegmentHeader, int]:
 def body_table(body: bytes) -> pa.Table | None:
     """The rows of a segment's body, None if it has none."""
     return pa.ipc.open_stream(body).read_all() if body else None
+
+
+def rows_between(body: bytes, event_time: str, from_ms: int | None, until_ms: int | None) -> tuple[int, bytes]:
+    """How many of the rows have an event time from ``from_ms`` on and before ``until_ms``, and a body with these."""
+    table = body_table(body)
+    if table is None:
+        return 0, b""
+    times_us = table[event_time].cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+    if from_ms is not None:
+        kept = pa.compute.greater_equal(times_us, from_ms * 1000)
+        table, times_us = table.filter(kept), times_us.filter(kept)
+    if until_ms is not None:
+        table = table.filter(pa.compute.less(times_us, until_ms * 1000))
+    return table.num_rows, _table_bytes(table) if table.num_rows else b""
 
 
 def _table_bytes(table: pa.Table) -> bytes:

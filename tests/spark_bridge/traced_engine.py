@@ -52,7 +52,7 @@ class Tracer:
 
     def _start(self, original: Any, runner: FragmentRunner, stream: Any) -> Any:
         due = {
-            port.name: {producer: runner._inboxes[port.name].next_batch(producer) for producer in port.producers}
+            port.name: {producer: runner._ports.inboxes[port.name].next_batch(producer) for producer in port.producers}
             for port in runner.spec.ports
         }
         self._tell(
