@@ -94,7 +94,8 @@ class FragmentSpec(msgspec.Struct, frozen=True):
     ``stateful``: its windows or join buffers close with Spark's own watermark, one batch behind the input's.
     ``output_interval_ms``: of a sink, how often it writes; 0: as rows come.
     ``selectivity``: estimated bytes out per byte in, until it has been measured.
-    ``computes``: None for what nobody else can read.
+    ``computes``: None for what nobody else can read. That of a source is for its own query alone: others read the
+    stream at a source of their own, which costs no more, and it is whole.
     """
 
     fragment_id: str

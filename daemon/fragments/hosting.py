@@ -87,7 +87,7 @@ class Hosting:
         self._news = EngineNews(self.find, self.status)
         leasing.on_kept_by = learn = self._store.learn_keepers
         self._reporting = Reporting(peers, supervisor, lambda: self.fragments, self._disowned, learn)
-        self._linking = Linking(peers, supervisor, events, self.find)
+        self._linking = Linking(peers, supervisor, events, self._store, self.find)
         self._adopting: set[str] = set()
         peers.handle(HostFragment, self._host)
         peers.handle(ReleaseFragment, self._release)

@@ -1,4 +1,4 @@
-"""The ports of fragments here: where their producers are, and the engine told of it."""
+"""The ports of fragments here: what feeds them, where that is, and the engine told of it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import trio
 
 from daemon.events import Events
 from daemon.fragments.engine_supervisor import EngineSupervisor
-from daemon.fragments.hosted_fragment import HostedFragment
+from daemon.fragments.hosted_fragment import FragmentStore, HostedFragment, Phase
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import ConnectTo, Locate, Location
+from daemon.peering.query_messages import ConnectTo, Locate, Location, SetPorts
 from daemon.peering.requests import Done
-from sbon.engine_messages import Connect
-from sbon.errors import SbonError
+from sbon.engine_messages import Connect, SetPort
+from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 
 log = logging.getLogger("sbon.hosting")
 
@@ -30,21 +30,49 @@ class Linking:
         peers: Peers,
         supervisor: EngineSupervisor,
         events: Events,
+        store: FragmentStore,
         find: Callable[[str], HostedFragment | None],
     ) -> None:
         """``find``: a fragment here by its id."""
         self._peers = peers
         self._supervisor = supervisor
         self._events = events
+        self._store = store
         self._find = find
         self._locating: set[tuple[str, str]] = set()
         peers.handle(ConnectTo, self._connect_to)
+        peers.handle(SetPorts, self._set_ports)
 
     async def _connect_to(self, message: ConnectTo, sender: str) -> Done:
         fragment = self._find(message.consumer)
         if fragment is not None:
             fragment.record.assignment.check_keeper(sender)
             await self.repoint(fragment, message.producer)
+        return Done()
+
+    async def _set_ports(self, message: SetPorts, sender: str) -> Done:
+        """Written down first: an engine that starts anew does with its ports as the assignment says."""
+        new = message.assignment
+        fragment = self._find(new.fragment_id)
+        if fragment is None or fragment.generation != new.generation:
+            raise StaleGenerationError(f"{new.fragment_id} is not here with generation {new.generation}")
+        fragment.record.assignment.check_keeper(sender)
+        async with fragment.lock:
+            if not fragment.up or fragment.record.phase is not Phase.RUNNING:
+                raise UnavailableError(f"{new.fragment_id} is starting or moving: try again in some seconds")
+            before = fragment.record.assignment
+            assignment = before.fed_by(new)
+            if assignment is before:
+                return Done()
+            self._store.write(fragment, Phase.RUNNING, assignment)
+            fragment.learn_producers(assignment)
+            for port in assignment.spec.ports:
+                if port not in before.spec.ports:
+                    command = SetPort(fragment.fragment_id, fragment.generation, self._peers.node_id, port)
+                    await self._supervisor.call(command)
+            for location in list(fragment.producers.values()):
+                await self.connect(fragment, location)
+        self._events.publish("ports-set", fragment=fragment.fragment_id)
         return Done()
 
     async def locate(self, fragment: HostedFragment, producer: str) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from overlay.records import NodeRecord
 from sbon.engine_messages import FlightAddress, FragmentStatus
 from sbon.errors import SbonError
-from sbon.fragment import Computes, FragmentSpec, Start
+from sbon.fragment import Computes, FragmentSpec, Start, Switch
 from sbon.network_usage import Link
 from sbon.placement.capacity import Demand, Resources
 from sbon.placement.choice import OperatorChoice
@@ -73,6 +73,18 @@ class Assignment(msgspec.Struct, frozen=True):
         if other.consumer_changes <= self.consumer_changes:
             return self
         return msgspec.structs.replace(self, consumers=other.consumers, consumer_changes=other.consumer_changes)
+
+    @property
+    def port_changes(self) -> int:
+        """How often what feeds its ports was changed."""
+        return sum(port.changes for port in self.spec.ports)
+
+    def fed_by(self, other: Assignment) -> Assignment:
+        """The same with the ports of ``other``, if these are newer."""
+        if other.port_changes <= self.port_changes:
+            return self
+        spec = msgspec.structs.replace(self.spec, ports=other.spec.ports)
+        return msgspec.structs.replace(self, spec=spec, producers=other.producers)
 
     def under(self, kept_by: KeptBy) -> Assignment:
         """The same, kept by others; unchanged if that is an old word."""
@@ -220,6 +232,12 @@ class ConnectTo(msgspec.Struct, frozen=True):
     producer: Location
 
 
+class SetPorts(msgspec.Struct, frozen=True):
+    """To the owner of a fragment: its ports are fed as in this assignment now. Nothing else of it is news."""
+
+    assignment: Assignment
+
+
 # --- to keepers
 
 
@@ -258,6 +276,7 @@ class FragmentReport(msgspec.Struct, frozen=True):
     status: FragmentStatus | None
     error: str | None = None
     consumer_changes: int = 0
+    port_changes: int = 0
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -309,6 +328,19 @@ class Reused(msgspec.Struct, frozen=True):
 
 
 # --- queries as a whole
+
+
+class NewPlan(msgspec.Struct, frozen=True):
+    """Fragments of a running query that are to come in the place of others: ``consumer`` is to read them at ``port``.
+
+    ``decided``: it is done, sooner or later; before, it may be called off.
+    """
+
+    consumer: str
+    port: str
+    switch: Switch
+    fragments: tuple[str, ...]
+    decided: bool = False
 
 
 class SubmitQuery(msgspec.Struct, frozen=True):
@@ -420,6 +452,7 @@ class QueryView(msgspec.Struct, frozen=True):
     elsewhere: dict[str, str] = {}
     #: How long it goes on, None if that is not known.
     remaining_s: float | None = None
+    new_plan: NewPlan | None = None
 
     @property
     def is_measured(self) -> bool:

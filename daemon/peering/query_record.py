@@ -23,6 +23,7 @@ from daemon.peering.query_messages import (
     KeptBy,
     Location,
     MoveReport,
+    NewPlan,
     QueryStatus,
     Reader,
     Reused,
@@ -105,6 +106,7 @@ class QueryRecord(msgspec.Struct, frozen=True):
     until_s: float | None = None
     keeper_changes: int = 0
     former_keepers: tuple[str, ...] = ()
+    new_plan: NewPlan | None = None
 
     def fragment(self, fragment_id: str) -> FragmentRecord:
         """Raises SbonError if it is not one of this query's."""
@@ -250,6 +252,8 @@ def check_movable(record: QueryRecord, fragment_id: str, target: str) -> None:
         raise SbonError(f"{fragment_id} runs there already: nothing to do")
     if record.move is not None:
         raise SbonError(f"{record.move.fragment_id} of the same query is moving now: try again when it has arrived")
+    if record.new_plan is not None:
+        raise SbonError(f"query {record.query_id} is being planned anew: try again when that is done")
 
 
 def claim(record: QueryRecord, sender: str, fragment_id: str, generation: int) -> tuple[QueryRecord, bool]:
@@ -266,16 +270,8 @@ def claim(record: QueryRecord, sender: str, fragment_id: str, generation: int) -
         if move is not None and move.fragment_id == fragment_id and not move.committed:
             return msgspec.structs.replace(record, move=None), True
         return record, True
-    if (
-        move is None
-        or move.committed
-        or (move.fragment_id, move.target, move.generation)
-        != (
-            fragment_id,
-            sender,
-            generation,
-        )
-    ):
+    wanted = (fragment_id, sender, generation)
+    if move is None or move.committed or (move.fragment_id, move.target, move.generation) != wanted:
         return record, False
     taken = msgspec.structs.replace(
         fragment,
@@ -433,7 +429,7 @@ def ended(record: QueryRecord, status: QueryStatus, error: str | None = None) ->
     """The query is over; what others read goes on. A query that has ended before stays as it ended."""
     if record.status.ended:
         return record
-    return without_unneeded(msgspec.structs.replace(record, status=status, error=error))
+    return without_unneeded(msgspec.structs.replace(record, status=status, error=error, new_plan=None))
 
 
 def needed(record: QueryRecord, fragment_ids: Iterable[str]) -> set[str]:
@@ -450,10 +446,12 @@ def needed(record: QueryRecord, fragment_ids: Iterable[str]) -> set[str]:
 
 
 def without_unneeded(record: QueryRecord) -> QueryRecord:
-    """Of a query that has ended, release all fragments that are of no use to others."""
+    """Release all fragments that are of no use to others, nor to the query itself if it goes on."""
+    roots = [reader.fragment_id for reader in record.readers.values()]
     if not record.status.ended:
-        return record
-    used = needed(record, (reader.fragment_id for reader in record.readers.values()))
+        roots += [fragment_id for fragment_id, fragment in record.fragments.items() if fragment.spec.sink is not None]
+        roots += () if record.new_plan is None else record.new_plan.fragments
+    used = needed(record, roots)
     kept = {fragment_id for fragment_id, fragment in record.fragments.items() if not fragment.released} & used
     released = {
         fragment_id: fragment if fragment_id in kept else msgspec.structs.replace(fragment, released=True)

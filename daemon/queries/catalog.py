@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 import trio
@@ -18,6 +18,7 @@ from daemon.queries.notices import Notices
 from overlay.records import NodeRecord
 from sbon.engine_messages import FragmentState
 from sbon.errors import QueryError
+from sbon.planning.signature import Signature
 from sbon.sql.catalog import Catalog
 from sbon.sql.query_plan import QueryPlan
 from sbon.streams import StreamSpec
@@ -28,7 +29,7 @@ class Known:
     """What can be named in a query now, and what runs, by fragment id, with the node that runs it.
 
     ``twice`` are names that several nodes claim, ``silent`` who did not answer, ``measured`` the streams with measured
-    rates.
+    rates. ``rates``: bytes/s of what a part of a query has put out as it ran, by what it computes.
     """
 
     catalog: Catalog
@@ -36,6 +37,7 @@ class Known:
     twice: dict[str, str]
     silent: tuple[str, ...]
     measured: frozenset[str] = frozenset()
+    rates: Mapping[Signature, float] = field(default_factory=dict)
 
     def described(self, name_of: Callable[[str], str]) -> tuple[StreamInfo, ...]:
         """For people: ``name_of(node_id)`` is what they call a node."""
@@ -146,7 +148,7 @@ class CatalogService:
     def _derived(self, fragment: HostedFragment) -> DerivedStream | None:
         """What the fragment puts out, if it runs and others can read it."""
         assignment, status = fragment.record.assignment, self._hosting.status(fragment.fragment_id)
-        computes = assignment.spec.computes
+        computes = None if assignment.spec.stream is not None else assignment.spec.computes
         runs = fragment.up and fragment.confirmed and not fragment.conducting
         if computes is None or not runs or status is None or status.state is not FragmentState.RUNNING:
             return None

@@ -5,35 +5,24 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Sequence
 
 import trio
 
 from daemon.events import Events
-from daemon.fragments.engine_news import START_TIMEOUT_S
-from daemon.fragments.reserving import Reserving
 from daemon.peering import query_record
 from daemon.peering.peers import Peers
 from daemon.peering.query_messages import (
-    Hosted,
-    HostFragment,
-    PrepareEngine,
     QueryStatus,
     SubmitQuery,
     Submitted,
 )
-from daemon.peering.query_record import KEEPERS
-from daemon.peering.requests import Done
+from daemon.peering.query_record import KEEPERS, QueryRecord
 from daemon.queries.catalog import CatalogService
 from daemon.queries.fellow_keepers import keeper_candidates
 from daemon.queries.keeper import Keeper
+from daemon.queries.launching import Launching
 from daemon.queries.reading_others import Agreed, ReadingOthers
 from sbon.errors import QueryError, SbonError
-from sbon.fragment import FragmentSpec
-from sbon.network_usage import Link
-from sbon.placement.capacity import Demand
-from sbon.placement.choice import Placement
-from sbon.placement.problem import PlacementProblem
 from sbon.sql.catalog import Catalog
 from sbon.sql.query_plan import QueryPlan
 
@@ -51,14 +40,14 @@ class Deployment:
         keeper: Keeper,
         catalog: CatalogService,
         reading: ReadingOthers,
-        reserving: Reserving,
+        launching: Launching,
         events: Events,
     ) -> None:
         self._peers = peers
         self._keeper = keeper
         self._catalog = catalog
         self._reading = reading
-        self._reserving = reserving
+        self._launching = launching
         self._events = events
         peers.handle(SubmitQuery, self._deploy_for)
 
@@ -68,7 +57,7 @@ class Deployment:
         Raises QueryError for a query that cannot be planned, SbonError for one that cannot be deployed; then nothing of
         it is left.
         """
-        known = await self._catalog.gather(await trio.to_thread.run_sync(_names, query.sql))
+        known = await self._catalog.gather(await trio.to_thread.run_sync(names_in, query.sql))
         try:
             plan = await _plan(query.sql, "q", known.catalog)
         except QueryError as error:
@@ -81,7 +70,7 @@ class Deployment:
     async def _deploy_for(self, message: SubmitQuery, _sender: str) -> Submitted:
         if message.until_s is not None and message.until_s <= time.time():
             raise SbonError("the query would be over before it begins: give a later --until")
-        known = await self._catalog.gather(await trio.to_thread.run_sync(_names, message.sql))
+        known = await self._catalog.gather(await trio.to_thread.run_sync(names_in, message.sql))
         query_id = f"q{secrets.token_hex(4)}"
         try:
             agreed = await self._reading.plan(message, query_id, known, self._choose_keepers)
@@ -98,7 +87,7 @@ class Deployment:
     async def _activate(self, agreed: Agreed, until_s: float | None) -> None:
         """Place and start all fragments, or none."""
         plan, query_id = agreed.plan, agreed.plan.query_id
-        chosen, taken = await self._place(agreed)
+        chosen, taken = await self._launching.place(plan, agreed.reused)
         hosts = {spec.fragment_id: chosen.hosts[spec.fragment_id] for spec in plan.fragments}
         record = query_record.new_record(
             plan,
@@ -114,12 +103,12 @@ class Deployment:
         self._events.publish("query-placed", query=query_id, placement=placement)
         try:
             await self._keeper.add(record)
-            await self._start(plan.fragments, hosts, query_id)
+            await self._launching.start(plan.fragments, hosts, query_id, _check_deploying)
             await self._keeper.set_running(query_id)
         except BaseException as error:
             with trio.CancelScope(shield=True), trio.move_on_after(30.0):
                 await self._keeper.withdraw(query_id)
-                await self._reserving.release(query_id, hosts.values())
+                await self._launching.give_up(query_id, hosts.values())
             if isinstance(error, SbonError):
                 self._events.publish("query-failed", query=query_id, error=str(error))
             raise
@@ -132,60 +121,17 @@ class Deployment:
         others = keeper_candidates(self._peers, plan.owners.values())[: KEEPERS - 1]
         return (self._peers.node_id, *others) if len(others) == KEEPERS - 1 else (self._peers.node_id,)
 
-    async def _place(self, agreed: Agreed) -> tuple[Placement, dict[str, Demand]]:
-        """Hosts of all fragments, and why; and what each fragment takes there, which is reserved.
 
-        What is read of other queries is where it is, and takes some more of the bandwidth there.
-        """
-        plan = agreed.plan
-        links = tuple(Link(source, target, rate) for source, target, rate in plan.links)
-        running = {each.fragment_id: each.location.node_id for each in agreed.reused}
-        found = await self._reserving.place(plan.query_id, PlacementProblem(links, {**plan.owners, **running}))
-        return found.placement, found.taken
-
-    async def _start(self, fragments: Sequence[FragmentSpec], hosts: dict[str, str], query_id: str) -> None:
-        """Engines side by side, then each fragment as soon as those that feed it run."""
-        has_started = {spec.fragment_id: trio.Event() for spec in fragments}
-
-        async def prepare(node_id: str) -> None:
-            try:
-                await self._peers.ask(node_id, PrepareEngine(query_id), Done, START_TIMEOUT_S)
-            except SbonError as error:
-                raise type(error)(f"{self._peers.name(node_id)}: {error}") from error
-
-        async def start(spec: FragmentSpec) -> None:
-            for port in spec.ports:
-                for producer in port.producers:
-                    if producer in has_started:  # or else it is another query's, and runs
-                        await has_started[producer].wait()
-            node_id = hosts[spec.fragment_id]
-            message = HostFragment(self._keeper.record(query_id).assignment(spec.fragment_id))
-            try:
-                hosted = await self._peers.ask(node_id, message, Hosted, START_TIMEOUT_S)
-            except SbonError as error:
-                raise type(error)(f"{spec.fragment_id} on {self._peers.name(node_id)}: {error}") from error
-            record = self._keeper.record(query_id)
-            if record.status is not QueryStatus.DEPLOYING:
-                raise SbonError(record.error or f"query {query_id} was cancelled while it was being started")
-            await self._keeper.started(query_id, spec.fragment_id, hosted.flight_address, hosted.output_schema)
-            has_started[spec.fragment_id].set()
-
-        try:
-            async with trio.open_nursery() as nursery:
-                for node_id in set(hosts.values()):
-                    nursery.start_soon(prepare, node_id)
-            async with trio.open_nursery() as nursery:
-                for spec in fragments:
-                    nursery.start_soon(start, spec)
-        except* SbonError as errors:
-            raise _first(errors) from None
+def _check_deploying(record: QueryRecord) -> None:
+    if record.status is not QueryStatus.DEPLOYING:
+        raise SbonError(record.error or f"query {record.query_id} was cancelled while it was being started")
 
 
-def _names(sql: str) -> list[str]:
+def names_in(sql: str) -> list[str]:
     """In a thread, as below."""
-    from sbon.sql.dialect import names_in
+    from sbon.sql import dialect
 
-    return names_in(sql)
+    return dialect.names_in(sql)
 
 
 async def _plan(sql: str, query_id: str, catalog: Catalog) -> QueryPlan:
@@ -197,11 +143,3 @@ async def _plan(sql: str, query_id: str, catalog: Catalog) -> QueryPlan:
         return plan_query(sql, query_id, catalog)
 
     return await trio.to_thread.run_sync(plan)
-
-
-def _first(errors: BaseExceptionGroup[SbonError]) -> SbonError:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, SbonError)
-    return error

@@ -81,9 +81,11 @@ class JoinPlanning:
         except UnavailableError as error:
             log.info("%s: joins stay as they are written: %s", query_id, error)
             return as_written
-        self._events.publish(
-            "query-planned", query=query_id, joins=_shown(tree, problem), cost=round(cost, 1), decided_by=decided_by
-        )
+        if not prepared.own:  # or else it runs already, and may well stay as it is
+            joins = _shown(tree, problem)
+            self._events.publish(
+                "query-planned", query=query_id, joins=joins, cost=round(cost, 1), decided_by=decided_by
+            )
         try:
             return await trio.to_thread.run_sync(_cut, prepared, query_id, problem, tree)
         except QueryError as error:
@@ -150,6 +152,8 @@ def _look(prepared: Prepared, query_id: str, known: Known) -> tuple[QueryPlan, _
     )
     if query is None:
         return written, None
+    rates = zip(query.signatures, query.rates, strict=True)
+    query = replace(query, rates=tuple(known.rates.get(signature, estimated) for signature, estimated in rates))
     running = {
         RunningStream(Signature(each.fragment_id), index[host], ()): each for each, host in zip(found, at, strict=True)
     }

@@ -32,17 +32,19 @@ from daemon.peering.query_messages import (
     Locate,
     Location,
     MoveReport,
+    NewPlan,
     QueryStatus,
     QueryView,
     QueryViews,
     ReleaseFragment,
     Report,
     Reported,
+    SetPorts,
 )
 from daemon.peering.query_record import QueryRecord
 from daemon.peering.requests import Done
 from daemon.peering.subscription_messages import ConsumersSet, SetConsumers
-from daemon.queries import sharing
+from daemon.queries import sharing, switching
 from daemon.queries.flows import Flows
 from daemon.queries.record_keeping import RecordKeeping
 from sbon.engine_messages import FlightAddress, FragmentState
@@ -161,6 +163,28 @@ class Keeper:
         await self._release(record)
         await self._forget(record)
 
+    # --- for a new plan of a query that runs
+
+    async def change_plan(self, query_id: str, change: Callable[[QueryRecord], QueryRecord]) -> QueryRecord:
+        """See :func:`daemon.queries.switching.begin`."""
+        return await self._change(query_id, change)
+
+    async def decide_plan(self, query_id: str, new: str) -> None:
+        """From now on the query goes by its new plan. Raises SbonError if it was called off, or cannot."""
+        at_s = self._wall_s()
+        record = await self._change(query_id, lambda record: switching.decided(record, new, at_s))
+        plan = record.new_plan
+        if plan is not None:
+            sink = record.fragment(plan.consumer)
+            await self._tell(sink.owner, SetPorts(record.assignment(plan.consumer)), Done)
+
+    async def call_off_plan(self, query_id: str, new: str) -> None:
+        """Go on as before, unless it is decided."""
+        known = self.record(query_id)
+        record = await self._change(query_id, lambda record: switching.called_off(record, new))
+        if known.new_plan is not None and record.new_plan is None:
+            self._new_plan_is_over(known.new_plan, record)
+
     async def end(self, query_id: str, status: QueryStatus, error: str | None = None) -> None:
         """The query is over: say so from now on, and release its fragments in the background."""
         if self.record(query_id).status.ended:
@@ -266,7 +290,7 @@ class Keeper:
                 record = query_record.unlocked(record, fragment_id, generation)
             if status is not None and status.state is FragmentState.FINISHED:
                 record = query_record.finished(record, sender, fragment_id, generation)
-            return record
+            return switching.heard(record, report)
 
         record = await self._change(known.query_id, change)
         if self._nursery is not None:
@@ -275,15 +299,23 @@ class Keeper:
             if report.consumer_changes < record.fragment(fragment_id).consumer_changes:
                 message = SetConsumers(record.assignment(fragment_id))
                 self._nursery.start_soon(self._tell, sender, message, ConsumersSet)
+            if report.port_changes < record.assignment(fragment_id).port_changes:
+                self._nursery.start_soon(self._tell, sender, SetPorts(record.assignment(fragment_id)), Done)
+        if known.new_plan is not None and record.new_plan is None and not record.status.ended:
+            self._new_plan_is_over(known.new_plan, record)
         if record.status is QueryStatus.FINISHED and not known.status.ended:
             self._has_ended(record)
-        failed = status is not None and status.state is FragmentState.FAILED
-        error = report.error or (status.error if status is not None and failed else None)
-        if error is not None or failed:
+        if switching.has_failed(report) and not record.fragment(fragment_id).released:
+            error = report.error or (status.error if status is not None else None)
             where = f"{fragment_id} on {self._peers.name(sender)}"
             if record.readers:
                 self.release_soon(await self._change(record.query_id, partial(sharing.broken, fragment_id=fragment_id)))
             await self.end(record.query_id, QueryStatus.FAILED, f"{where} failed: {error or 'see its log'}")
+
+    def _new_plan_is_over(self, plan: NewPlan, record: QueryRecord) -> None:
+        what = "plan-changed" if plan.decided else "plan-called-off"
+        self._events.publish(what, query=record.query_id, old=plan.switch.old, new=plan.switch.new)
+        self.release_soon(record)
 
     async def tell_consumers(self, record: QueryRecord, fragment_id: str) -> None:
         """Best effort: a consumer that misses it asks as soon as its pulls fail."""
@@ -292,7 +324,9 @@ class Keeper:
             for consumer in {consumer for consumer, _ in record.consumers(fragment_id)}:
                 nursery.start_soon(self._tell, record.fragment(consumer).owner, ConnectTo(consumer, location), Done)
 
-    async def _tell(self, node_id: str, message: ConnectTo | SetConsumers, reply_type: type[msgspec.Struct]) -> None:
+    async def _tell(
+        self, node_id: str, message: ConnectTo | SetConsumers | SetPorts, reply_type: type[msgspec.Struct]
+    ) -> None:
         try:
             await self._peers.ask(node_id, message, reply_type)
         except SbonError as error:
@@ -419,6 +453,7 @@ class Keeper:
             readers=record.readers,
             elsewhere=elsewhere,
             remaining_s=None if record.until_s is None else max(0.0, record.until_s - now_s),
+            new_plan=record.new_plan,
         )
         if record.is_over:
             return view
@@ -432,7 +467,7 @@ class Keeper:
             report = None
         status = None if report is None else report.status
         if fragment.released:
-            state = str(record.status)
+            state = str(record.status if record.status.ended else FragmentState.STOPPED)
         elif record.move is not None and record.move.fragment_id == fragment_id:
             state = "moving"
         elif fragment.finished:

@@ -7,6 +7,7 @@ other parts of a query that run already: aggregates, unions, joins of these.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from daemon.peering.peers import Peers
 from daemon.queries.catalog import Known
 from daemon.queries.join_planning import JoinPlanning, Planned
 from sbon.errors import QueryError
+from sbon.fragment import Computes
 from sbon.objectives import Host
 from sbon.placement.problem import CostView
 from sbon.sql.query_plan import QueryPlan
@@ -38,6 +40,15 @@ AS_CHEAP = 1.0 + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """What a new plan of a query that runs goes by: the ``sources`` that run, by fragment id, and the ``name`` that its
+    fragments' ids begin with."""
+
+    sources: Mapping[str, Computes]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Situation:
     """Who there is: ``takers`` are hosts that take operators."""
 
@@ -55,9 +66,13 @@ class QueryPlanning:
         self._settings = settings
         self._events = events
 
-    async def plan(self, sql: str, query_id: str, known: Known, from_ms: int | None = None) -> Planned:
+    async def plan(
+        self, sql: str, query_id: str, known: Known, from_ms: int | None = None, beside: Beside | None = None
+    ) -> Planned:
         """The query's fragments, of event times from ``from_ms`` on. Raises QueryError if it cannot be planned."""
         prepared = await trio.to_thread.run_sync(_prepare, sql, known, from_ms)
+        if beside is not None:
+            prepared = prepared.beside(beside.sources, beside.name)
         own = await self._joins.plan(prepared, query_id, known)
         if not known.derived:
             return own

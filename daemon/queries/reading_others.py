@@ -18,7 +18,7 @@ from daemon.peering.subscription_messages import Subscribed
 from daemon.queries.catalog import Known
 from daemon.queries.join_planning import Planned
 from daemon.queries.offers import Offers
-from daemon.queries.query_planning import QueryPlanning
+from daemon.queries.query_planning import Beside, QueryPlanning
 from daemon.queries.subscribing import Subscriptions
 from sbon.engine_messages import cursor_name
 from sbon.errors import QueryError, SbonError
@@ -60,7 +60,7 @@ class ReadingOthers:
             known.refuse_ambiguous(planned.plan)
             keepers = keepers_of(planned.plan)
             try:
-                return await self._agree(planned, query_id, keepers, known)
+                return await self.agree(planned, query_id, keepers, known)
             except _NotToBeHad as refusal:
                 self._events.publish("reuse-refused", query=query_id, error=str(refusal))
                 left = {name: each for name, each in known.derived.items() if name not in refusal.fragment_ids}
@@ -68,19 +68,25 @@ class ReadingOthers:
         planned = await self._planning.plan(query.sql, query_id, replace(known, derived={}), from_ms)
         return Agreed(planned.plan, keepers_of(planned.plan))
 
+    async def plan_again(self, sql: str, query_id: str, known: Known, beside: Beside) -> Planned:
+        """Another plan of a query that runs; ``known`` has its sources among what is derived. Raises QueryError."""
+        return await self._planning.plan(sql, query_id, _begun(known, round(time.time() * 1000.0)), beside=beside)
+
     async def withdraw(self, agreed: Agreed) -> None:
         """It is not read after all."""
         for each in agreed.reused:
             cursors = _cursors(agreed.plan, each.fragment_id)
             await self._subscriptions.unsubscribe(each.query_id, each.keepers, cursors)
 
-    async def _agree(self, planned: Planned, query_id: str, keepers: tuple[str, ...], known: Known) -> Agreed:
-        """Subscribe to all that the plan reads of others, and cut it for where that begins. Raises _NotToBeHad."""
+    async def agree(self, planned: Planned, query_id: str, keepers: tuple[str, ...], known: Known) -> Agreed:
+        """Subscribe to all that the plan reads of what runs, and cut it for where that begins. Raises SbonError."""
         reused: dict[str, Reused] = {}
         for fragment_id in planned.reused:
             offered, host = known.derived[fragment_id]
             reader = Reader(fragment_id, offered.query_id, offered.keepers)
             cursors = _cursors(planned.plan, fragment_id)
+            if not cursors:
+                continue
             try:
                 await self._offers.confirm(offered, host)
                 granted = await self._subscriptions.subscribe(reader, cursors, query_id, keepers)

@@ -1,8 +1,10 @@
 """Running queries, planned anew from time to time, one after another, by the first of their keepers.
 
-Each host looks after the operators that it runs itself (:mod:`daemon.fragments.local_optimizer`), and they may hold
-each other in place: a join here and an aggregate there, of which neither alone would gain by a move. Here all operators
-of a query are placed anew together, with what others read of it and the rates that were measured.
+Before anything else is seen whether another plan would be better than the one that runs
+(:mod:`daemon.queries.plan_changing`). Each host looks after the operators that it runs itself
+(:mod:`daemon.fragments.local_optimizer`), and they may hold each other in place: a join here and an aggregate there, of
+which neither alone would gain by a move. Here all operators of a query are placed anew together, with what others read
+of it and the rates that were measured.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from daemon.peering.peers import Peers
 from daemon.peering.query_messages import MoveReport, QueryStatus, QueryView
 from daemon.placing import Placing
 from daemon.queries.keeper import MOVE_TIMEOUT_S, Keeper
+from daemon.queries.plan_changing import PlanChanging
 from daemon.queries.record_keeping import RecordKeeping
 from sbon.errors import SbonError
 from sbon.network_usage import placement_cost
@@ -41,6 +44,7 @@ class Replanning:
         keeping: RecordKeeping,
         keeper: Keeper,
         placing: Placing,
+        changing: PlanChanging,
         events: Events,
         settings: PlacementConfig,
     ) -> None:
@@ -48,9 +52,11 @@ class Replanning:
         self._keeping = keeping
         self._keeper = keeper
         self._placing = placing
+        self._changing = changing
         self._events = events
         self._settings = settings
         self._policy = policy_of(settings)
+        self._turn = trio.Lock()
         self._evaluator = Evaluator(self._policy, settings.strategy, settings.candidates, random.Random())
 
     async def run(self) -> None:
@@ -62,6 +68,10 @@ class Replanning:
 
     async def look_at_all(self) -> None:
         """Once at each query, as long as the budget of moves lasts."""
+        async with self._turn:
+            await self._look_at_all()
+
+    async def _look_at_all(self) -> None:
         kept = [record for record in self._keeping.records if record.keeper == self._peers.node_id]
         course, moved = turns([record.query_id for record in kept], self._settings.replan_moves, rounds=1), None
         while True:
@@ -76,7 +86,10 @@ class Replanning:
                 moved = 0
 
     async def _replan(self, query_id: str) -> int:
-        """How many of the query's operators were moved."""
+        """How many of the query's operators were moved, or are made anew."""
+        changed = await self._changing.look(query_id)
+        if changed:
+            return changed
         for _ in range(1 + MAX_LOOKS):
             view = self._keeper.view(self._keeper.record(query_id))
             decision, confirms = await self._look(view)
@@ -98,7 +111,8 @@ class Replanning:
         spread = len({placement[operator] for operator in group}) > 1  # or else their host looks after them
         hosts = {host.node_id: host for host in view.hosts}
         known = all(placement[operator] in hosts for operator in group)
-        if view.status is QueryStatus.DEPLOYING or view.moving is not None or rests or not spread or not known:
+        busy = view.status is QueryStatus.DEPLOYING or view.moving is not None or view.new_plan is not None
+        if busy or rests or not spread or not known:
             return None, False
         costs = replace(
             self._keeper.flows.cost_view(),

@@ -68,7 +68,9 @@ from daemon.queries.failover import Failover
 from daemon.queries.fellow_keepers import FellowKeepers
 from daemon.queries.join_planning import JoinPlanning
 from daemon.queries.keeper import MOVE_TIMEOUT_S, Keeper
+from daemon.queries.launching import Launching
 from daemon.queries.offers import Offers
+from daemon.queries.plan_changing import PlanChanging
 from daemon.queries.query_planning import QueryPlanning
 from daemon.queries.reading_others import ReadingOthers
 from daemon.queries.record_keeping import RecordKeeping
@@ -137,9 +139,15 @@ class QueryService:
         planning = QueryPlanning(self._peers, joins, config.placement, events)
         ConsumerSetting(self._peers, self.hosting, self.supervisor, FragmentStore(state_dir / "fragments", node_id))
         self._subscriptions = Subscriptions(self._peers, self._keeping, self.keeper, events, config.failover.lease_s)
-        self.replanning = Replanning(self._peers, self._keeping, self.keeper, placing, events, config.placement)
         reading = ReadingOthers(planning, Offers(self._peers, self._keeping, events), self._subscriptions, events)
-        self._deployment = Deployment(self._peers, self.keeper, self._catalog, reading, reserving, events)
+        launching = Launching(self._peers, self.keeper, reserving)
+        changing = PlanChanging(
+            self._peers, self.keeper, self._catalog, reading, launching, placing, events, config.placement
+        )
+        self.replanning = Replanning(
+            self._peers, self._keeping, self.keeper, placing, changing, events, config.placement
+        )
+        self._deployment = Deployment(self._peers, self.keeper, self._catalog, reading, launching, events)
 
     def register(self, control: Control) -> None:
         control.handle(Submit, self._submit)

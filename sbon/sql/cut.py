@@ -64,9 +64,10 @@ class _Cut:
 
 @dataclass(slots=True)
 class Cutter:
-    """Collects the fragments of one query, producers before consumers."""
+    """Collects the fragments of one query, producers before consumers. Their ids begin with ``name``."""
 
     query_id: str
+    name: str
     fragments: list[FragmentSpec] = field(default_factory=list)
     rates: dict[str, float] = field(default_factory=dict)
     #: What each fragment computes, sources too, by its id.
@@ -269,7 +270,7 @@ class Cutter:
         computes: Computes | None = None,
     ) -> _Cut:
         number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
-        fragment_id = f"{self.query_id}-{kind}{number}"
+        fragment_id = f"{self.name}-{kind}{number}"
         bytes_in = stream.rate_bytes_per_s if stream is not None else sum(each.rate.bytes_per_s for each in inputs)
         self.fragments.append(
             FragmentSpec(
@@ -285,8 +286,7 @@ class Cutter:
                 stream=stream,
                 sink=sink,
                 output_interval_ms=ceil_ms(interval_us),
-                # A stream is read at its own source by other queries: that costs no more, and it is whole.
-                computes=None if stream is not None else computes,
+                computes=computes,
             )
         )
         if computes is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -43,6 +43,9 @@ class Prepared:
     from_ms: int | None = None
     #: The statements after this one, in the same text.
     further: tuple[Prepared, ...] = ()
+    #: Fragments of the same query that run, and are not to be made anew; what is made is called after ``name``.
+    own: Offers = field(default_factory=dict)
+    name: str = ""
 
     @property
     def statements(self) -> tuple[Prepared, ...]:
@@ -50,19 +53,28 @@ class Prepared:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The fragments of others that it reads whatever the order of its joins."""
-        return tuple(dict.fromkeys(reads(self.plan)))
+        """The fragments that run and that it reads whatever the order of its joins."""
+        return tuple(dict.fromkeys((*self.own, *reads(self.plan))))
+
+    def beside(self, own: Offers, name: str) -> Prepared:
+        """The same query once more, beside the one that runs, over those of its sources (fragments by id) that do.
+
+        Raises QueryError for several statements: their fragments depend on each other.
+        """
+        if self.further:
+            raise QueryError("a query with several INSERT statements is not planned anew")
+        return replace(self, own=own, name=name)
 
     def cut(self, query_id: str, choose: Choose = as_written, starts: Mapping[str, Start] | None = None) -> QueryPlan:
         """Its fragments, joins as ``choose`` says. Raises QueryError if it cannot run on streams.
 
         ``starts``: where it begins to read the fragments of other queries, by id; from their beginnings unless said.
         """
-        cutter, sinks = Cutter(query_id), dict[str, str]()
+        cutter, sinks = Cutter(query_id, self.name or query_id), dict[str, str]()
         with _one_line():
             for each in self.statements:
                 first = each is self
-                plan = self._begin(reorder(self.plan, choose), starts or {}) if first else each._after(cutter.offers)
+                plan = self._first(choose, starts or {}) if first else each._after(cutter.offers)
                 cutter.cut(plan, each.outputs, each.sink, each.interval_us)
                 sinks[cutter.fragments[-1].fragment_id] = each.sink_owner
         sources = {spec.fragment_id: self.owners[spec.stream.name] for spec in cutter.fragments if spec.stream}
@@ -73,6 +85,10 @@ class Prepared:
             for producer in port.producers
         )
         return QueryPlan(query_id, self.text, tuple(cutter.fragments), {**sources, **sinks}, links)
+
+    def _first(self, choose: Choose, starts: Mapping[str, Start]) -> Plan:
+        plan = reorder(self.plan, choose)
+        return self._begin(with_views(plan, views(plan, self.outputs, self.own, streams=True)), starts)
 
     def _after(self, offers: Offers) -> Plan:
         """The plan that takes from fragments of the same query what it can."""

@@ -10,6 +10,7 @@ What it does is steered by a file ``<scratch>/../fake.json``: {"die": "words"} e
 reports fragments of that kind as failed, {"fail_once": "kind"} until they are instantiated again.
 Every link carries 1000 bytes and 10 rows a second, which is measured unless its producer's id ends with {"unmeasured":
 "-source2"}; {"stream_rows_per_s": 70.0} is what sources read, {"cpu_cores": {"kind": 0.5}} what fragments use.
+{"lagging": true} has ports go on needing a producer that another one has come for.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ from sbon.engine_messages import (
     Migrate,
     Permit,
     PortStatus,
+    SetPort,
     SetReaders,
     SnapshotTaken,
 )
-from sbon.fragment import FragmentKind, Start
+from sbon.fragment import FragmentKind, PortSpec, Start
 from sbon.frames import FrameReader, frame
 
 PERIOD_S = 0.02
@@ -68,6 +70,7 @@ class FakeFragment:
         self.batches = -1
         self.bounds = command.bounds
         self.consumers = command.consumers
+        self.ports = {port.name: port for port in command.spec.ports}
         self._lock = (self.folder / "lock").open("w")
         deadline = time.monotonic() + 10
         while True:
@@ -109,6 +112,17 @@ class FakeFragment:
         for name in ("count", "history", "frozen"):
             shutil.copyfile(self.folder / name, folder / name)
         return SnapshotTaken(self.command.fragment_id, self.command.generation, batch_id, str(folder))
+
+    def passed(self, port: str, producer: str) -> bool:
+        """Another producer has come in its place, and all that was to be read of it is here: at once."""
+        switch = self.ports[port].switch
+        return switch is not None and producer == switch.old and (port, switch.new) in self.connected
+
+    def set_port(self, port: PortSpec) -> None:
+        self.ports[port.name] = port
+        for name, producer in list(self.connected):
+            if name == port.name and producer not in port.producers:
+                del self.connected[name, producer]
 
     def stop(self) -> None:
         self._note("stop")
@@ -171,7 +185,15 @@ class FakeEngine:
             fragment.command.generation,
             state,
             ports=tuple(
-                PortStatus(port, producer, 1000.0, 10.0, 10, settled=not producer.endswith(unmeasured))
+                PortStatus(
+                    port,
+                    producer,
+                    1000.0,
+                    10.0,
+                    10,
+                    settled=not producer.endswith(unmeasured),
+                    passed=fragment.passed(port, producer) and not steering.get("lagging"),
+                )
                 for port, producer in fragment.connected
             ),
             output_rate_bytes_per_s=1000.0,
@@ -217,6 +239,10 @@ class FakeEngine:
                 if fragment is None:
                     return EngineReply(call.call_id, error="does not run here")
                 fragment.connected[command.port, command.producer] = command
+            case SetPort():
+                if fragment is None:
+                    return EngineReply(call.call_id, error="does not run here")
+                fragment.set_port(command.port)
             case Migrate():
                 if fragment is None:
                     return EngineReply(call.call_id, error="does not run here")
