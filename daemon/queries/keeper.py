@@ -431,7 +431,11 @@ class Keeper:
         last_change_s = record.last_move_at_s or record.running_at_s or now_s
         elsewhere = {fragment_id: reused.location.node_id for fragment_id, reused in record.reused.items()}
         elsewhere |= {cursor: reading.node_id for cursor, reading in self.flows.readings(record).items()}
-        fragments = tuple(self._fragment_view(record, fragment_id) for fragment_id in record.fragments)
+        fragments = tuple(
+            self._fragment_view(record, fragment_id)
+            for fragment_id, fragment in record.fragments.items()
+            if record.status.ended or not fragment.released  # or else it was of an earlier plan
+        )
         node_ids = {fragment.node_id for fragment in fragments} | set(elsewhere.values())
         hosts = (self._peers.known(node_id) for node_id in sorted(node_ids))
         view = QueryView(
@@ -467,7 +471,7 @@ class Keeper:
             report = None
         status = None if report is None else report.status
         if fragment.released:
-            state = str(record.status if record.status.ended else FragmentState.STOPPED)
+            state = str(record.status)
         elif record.move is not None and record.move.fragment_id == fragment_id:
             state = "moving"
         elif fragment.finished:

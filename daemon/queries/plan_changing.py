@@ -108,11 +108,7 @@ class PlanChanging:
         stays = needed(record, (reader.fragment_id for reader in record.readers.values()))
         rates = self._learn(record, view)
         known = replace(await self._known(record, stays), rates=rates)
-        sources = {
-            fragment_id: each.spec.computes
-            for fragment_id, each in record.fragments.items()
-            if each.spec.stream is not None and each.spec.computes is not None
-        }
+        sources = {spec.fragment_id: spec.computes for spec, _ in _sources(record) if spec.computes is not None}
         beside = Beside(sources, f"{record.query_id}-{secrets.token_hex(3)}")
         try:
             planned = await self._reading.plan_again(record.sql, record.query_id, known, beside)
@@ -153,9 +149,12 @@ class PlanChanging:
             if found[0].query_id != record.query_id or fragment_id in stays
         }
         sources = {
-            fragment_id: (DerivedStream(fragment_id, record.query_id, spec.computes, record.keepers, 0.0), each.owner)
-            for fragment_id, each in record.fragments.items()
-            if (spec := each.spec).stream is not None and spec.computes is not None
+            spec.fragment_id: (
+                DerivedStream(spec.fragment_id, record.query_id, spec.computes, record.keepers, 0.0),
+                host,
+            )
+            for spec, host in _sources(record)
+            if spec.computes is not None
         }
         return replace(known, derived={**others, **sources})
 
@@ -244,6 +243,12 @@ class PlanChanging:
 def _check_wanted(record: QueryRecord, new: str) -> None:
     if record.new_plan is None or record.new_plan.switch.new != new:
         raise SbonError(f"the new plan of query {record.query_id} was called off while it was being started")
+
+
+def _sources(record: QueryRecord) -> list[tuple[FragmentSpec, str]]:
+    """Those that run, and where."""
+    running = (each for each in record.fragments.values() if not each.released)
+    return [(each.spec, each.owner) for each in running if each.spec.stream is not None]
 
 
 def _inner(record: QueryRecord, stays: Collection[str]) -> list[FragmentSpec]:

@@ -135,18 +135,20 @@ class Cluster:
 
 @asynccontextmanager
 async def running_cluster(
-    scenario: Scenario, engines: Mapping[str, Mapping[str, Any]] | None = None
+    scenario: Scenario,
+    engines: Mapping[str, Mapping[str, Any]] | None = None,
+    placement: Mapping[str, float] = STAY,
 ) -> AsyncIterator[Cluster]:
     """Daemons that have joined and measured each other. All are ended at the end; logs are printed on failure.
 
-    ``engines``: further settings of ``[engine]`` by the name of the site.
+    ``engines``: further settings of ``[engine]`` by the name of the site; ``placement``: those of all.
     """
     cluster = Cluster(scenario)
     try:
         for site in scenario.sites:
             site.folder.mkdir(parents=True)
             engine = {**ENGINE, **(engines or {}).get(site.name, {})}
-            site.config_file.write_text(configuration(site, scenario, STAY, engine), encoding="utf-8")
+            site.config_file.write_text(configuration(site, scenario, placement, engine), encoding="utf-8")
             await cluster.start(site.name)
         with trio.fail_after(_START_TIMEOUT_S):
             await cluster._form_overlay()

@@ -1,0 +1,140 @@
+"""A running query of the airline gets another plan, over real daemons and real Spark, and its result is the same.
+
+    python -m tests.benchmarks.plan_changes --hours 12 --speedup 120 [--kill engine|daemon]
+
+New York has the flights, Atlanta check-ins and baggage, London the displays. The query of a terminal joins all three,
+for the flights from JFK. Then comes one that joins check-ins with the flights from everywhere: London's daemon plans
+the first one anew, reads that join, and its own ends. ``--kill``: London's engine, or its daemon, is killed with -9 as
+soon as that is decided. At the end the rows of the first query are compared with what plain Spark gives for the whole
+files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import trio
+
+from daemon.control.messages import Event
+from daemon.demo.asking import events_after
+from daemon.demo.check import compute_reference, read_rows
+from daemon.demo.scenario import Scenario
+from sbon.row_multiset import difference
+from sbon.streams import SinkSpec, StreamSpec
+from tests.benchmarks.airline import RATES_BYTES_PER_S, SCHEMAS, Options, placement, write_streams
+from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, running_cluster
+
+COLUMNS = "SELECT FL.ts, FL.FLIGHT, FL.DEP_DELAY, CI.STATUS, BG.AREA"
+WINDOWS = "FROM FLIGHTS FL [RANGE 40 MINUTES], CHECKINS CI [RANGE 20 MINUTES]"
+TERMINAL = f"""
+INSERT INTO terminal {COLUMNS} {WINDOWS}, BAGGAGE BG [RANGE 20 MINUTES]
+WHERE FL.FLIGHT = CI.FLIGHT AND FL.FLIGHT = BG.FLIGHT AND FL.ORIGIN = 'JFK'"""
+DESKS = f"""
+INSERT INTO desks SELECT FL.ts, FL.FLIGHT, FL.ORIGIN, FL.DEP_DELAY, CI.STATUS, CI.ts AS seen {WINDOWS}
+WHERE FL.FLIGHT = CI.FLIGHT"""
+TERMINAL_SPELLED_OUT = f"""
+{COLUMNS} FROM FLIGHTS FL, CHECKINS CI, BAGGAGE BG
+WHERE FL.FLIGHT = CI.FLIGHT AND FL.FLIGHT = BG.FLIGHT AND FL.ORIGIN = 'JFK'
+AND greatest(FL.ts, CI.ts, BG.ts) - FL.ts <= INTERVAL 40 MINUTES
+AND greatest(FL.ts, CI.ts, BG.ts) - CI.ts <= INTERVAL 20 MINUTES
+AND greatest(FL.ts, CI.ts, BG.ts) - BG.ts <= INTERVAL 20 MINUTES
+"""
+#: Round trips in ms of New York, Atlanta, London.
+RTT_MS = ((0.0, 22.0, 72.0), (22.0, 0.0, 93.0), (72.0, 93.0, 0.0))
+PLACEMENT = {"period_s": 3600.0, "rest_s": 5.0, "replan_period_s": 10.0}
+
+
+def scenario_of(folder: Path, options: Options) -> Scenario:
+    def stream(name: str) -> StreamSpec:
+        timing = {"path": str(folder / f"{name}.csv"), "speedup": f"{options.speedup:g}"}
+        return StreamSpec(name, "replay", SCHEMAS[name], "ts", timing, 0.0, RATES_BYTES_PER_S[name], 50.0)
+
+    sinks = tuple(SinkSpec(name, "parquet", {"path": str(folder / name)}) for name in ("terminal", "desks"))
+    roles = (
+        Role("new-york", streams=(stream("FLIGHTS"),)),
+        Role("atlanta", accepts_operators=False, streams=(stream("CHECKINS"), stream("BAGGAGE"))),
+        Role("london", sinks=sinks),
+    )
+    return make_cluster_scenario(folder, roles, RTT_MS)
+
+
+async def run(options: Options, kill: str | None, folder: Path) -> bool:
+    """Whether the first query got another plan, and its rows are right."""
+    write_streams(folder, options)
+    scenario = scenario_of(folder, options)
+    began_s = time.monotonic()
+
+    def say(what: str) -> None:
+        print(f"{time.monotonic() - began_s:6.1f} s  {what}", file=sys.stderr, flush=True)
+
+    async with running_cluster(scenario, placement=PLACEMENT) as cluster:
+        say("three daemons know each other")
+        first = await cluster.submit(TERMINAL)
+        say(f"{first} runs: {await placement(cluster, first)}")
+        second = await cluster.submit(DESKS)
+        say(f"{second} runs: {await placement(cluster, second)}")
+        replanned = await happened(cluster, "query-replanned", first)
+        say(f"planned anew: {replanned.fields}")
+        say(f"of {first} there is: {await placement(cluster, first)}")
+        if kill == "engine":
+            for pid in engine_pids(cluster):
+                os.kill(pid, signal.SIGKILL)
+            say("London's engine is killed")
+        if kill == "daemon":
+            await cluster.kill("london")
+            say("London's daemon is killed")
+            await cluster.start("london")
+        changed = await happened(cluster, "plan-changed", first)
+        say(f"the old plan is not needed any more: {changed.fields}")
+        say(f"of {first} there is: {await placement(cluster, first)}")
+        reads = (await cluster.explain(first)).reused
+        await cluster.cancel(second)
+        say(f"{second} is cancelled; of it there is left: {await placement(cluster, second)}")
+        await cluster.wait_until_finished(first)
+        say(f"{first} has finished")
+    expected = read_rows(await compute_reference(TERMINAL_SPELLED_OUT, scenario.streams, folder))
+    found = read_rows(folder / "terminal")
+    wrong = difference(found, expected)
+    cost = {name: replanned.fields[name] for name in ("cost_now", "cost_then")}
+    print(json.dumps({"reads": len(reads), **cost, "rows": len(found), "difference": wrong}))
+    return wrong is None
+
+
+async def happened(cluster: Cluster, kind: str, query_id: str) -> Event:
+    """The first such event of a query at London. SbonError if the query ends before."""
+    while True:
+        for event in await events_after(cluster.scenario.site("london").socket, -1):
+            if event.kind == kind and event.fields["query"] == query_id:
+                return event
+        await cluster.check_runs(query_id)
+        await trio.sleep(0.3)
+
+
+def engine_pids(cluster: Cluster) -> list[int]:
+    """Of London's daemon: all that it has started."""
+    daemon = cluster.daemons["london"].process.pid
+    return [int(pid) for pid in Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split()]
+
+
+def main() -> int:
+    """0 if the first query got another plan and gave the right rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=12.0, help="of the second of July 2013")
+    parser.add_argument("--speedup", type=float, default=120.0, help="event seconds per second")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kill", choices=("engine", "daemon"), help="with -9, when the new plan is decided")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sbon-plans-") as folder:
+        options = Options(arguments.hours, arguments.speedup, arguments.seed)
+        return 0 if trio.run(run, options, arguments.kill, Path(folder)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
