@@ -8,9 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 import msgspec
 
@@ -166,9 +166,16 @@ class DrivenEngine:
             self._changed.notify_all()
 
 
-def deploy(fragments: tuple[FragmentSpec, ...], engines: dict[str, DrivenEngine]) -> None:
-    """Start a plan in topological order, each fragment on its engine, and connect the ports."""
-    described: dict[str, str] = {}
+def deploy(
+    fragments: tuple[FragmentSpec, ...],
+    engines: dict[str, DrivenEngine],
+    running: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Start a plan in topological order, each fragment on its engine, and connect the ports.
+
+    Returns the schemas of what it puts out, by fragment; ``running`` are those of what runs already, and is read.
+    """
+    described = dict(running)
     for spec in fragments:
         consumers = tuple(
             cursor_name(other.fragment_id, port.name)
@@ -184,6 +191,7 @@ def deploy(fragments: tuple[FragmentSpec, ...], engines: dict[str, DrivenEngine]
         for port in spec.ports:
             for producer in port.producers:
                 connect(engine, spec, port.name, producer, engines[producer])
+    return described
 
 
 def connect(

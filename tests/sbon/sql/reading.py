@@ -22,7 +22,7 @@ RUNS = RunningStream(Signature("it runs"), 0, ())
 def offers(select: str, catalog: Catalog, query_id: str = "q1") -> tuple[tuple[FragmentSpec, ...], dict[str, Computes]]:
     """The fragments of a query, and what they offer to others."""
     fragments = plan_query(f"INSERT INTO result {select}", query_id, catalog).fragments
-    return fragments, {spec.fragment_id: spec.computes for spec in fragments if spec.computes is not None}
+    return fragments, {spec.fragment_id: spec.computes for spec in fragments if spec.computes and not spec.stream}
 
 
 def plan_reading(
