@@ -117,6 +117,11 @@ class FragmentSpec(msgspec.Struct, frozen=True):
         """Sources and sinks stay with the node that owns them; everything else may run anywhere."""
         return self.kind in (FragmentKind.SOURCE, FragmentKind.SINK)
 
+    @property
+    def port_changes(self) -> int:
+        """How often what feeds its ports was changed."""
+        return sum(port.changes for port in self.ports)
+
     def signature(self) -> str:
         """Hash of what makes a checkpoint of this fragment readable: its SQL and its ports in order."""
         frozen = msgspec.msgpack.encode((self.sql, [port.name for port in self.ports], self.event_time))

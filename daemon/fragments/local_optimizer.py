@@ -94,10 +94,12 @@ class LocalOptimizer:
             self._peers.meet(record)  # ends of our streams need not be neighbours
         # A query that rests is not even searched for: what is found now would have to be found again.
         rests = view.since_last_move_s < self._policy.rest_s
-        if view.status is QueryStatus.DEPLOYING or view.moving is not None or rests:
+        is_changing = view.moving is not None or view.new_plan is not None
+        if view.status is QueryStatus.DEPLOYING or is_changing or rests:
             return
         placement = {fragment.spec.fragment_id: fragment.node_id for fragment in view.fragments} | view.elsewhere
-        for group in groups(view.links, placement, here, self._peers.node_id):
+        needed = [fragment_id for fragment_id in here if fragment_id in placement]  # what is not is about to end
+        for group in groups(view.links, placement, needed, self._peers.node_id):
             decision = await self._evaluate_group(view, placement, group)
             if decision is not None and decision.action is Action.MOVE:
                 await self._carry_out(decision)

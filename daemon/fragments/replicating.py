@@ -30,7 +30,7 @@ from daemon.peering.keeper_messages import (
 )
 from daemon.peering.parcels import Parcels
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import DescribeQuery, QueryView
+from daemon.peering.query_messages import Assignment, DescribeQuery, QueryView
 from daemon.peering.requests import Done
 from sbon.engine_messages import SnapshotTaken
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
@@ -203,7 +203,7 @@ class Replicating:
                 stay.files[host] = reply.files
             known = stay.files.pop(host)  # not known any more if it fails
             await self._parcels.send(host, message, folder, message.files, known, SHIP_TIMEOUT_S)
-        except SbonError as error:
+        except (SbonError, OSError) as error:  # the snapshot has gone, say: the fragment was released
             log.info("%s does not keep the state of %s: %s", self._peers.name(host), fragment_id, error)
             return
         stay.files[host] = message.files
@@ -273,29 +273,31 @@ class Replicating:
         return Done()
 
     async def _sweep(self) -> None:
-        """Delete replicas of queries that have ended. Who cannot be asked may still need them."""
+        """Delete replicas of what nobody needs any more. Who cannot be asked may still need them."""
         while True:
             await trio.sleep(SWEEP_PERIOD_S)
             for replica in self._store.replicas:
                 assignment = replica.record.assignment
-                if await self._has_ended(assignment.query_id, assignment.keepers):
+                if await self._has_ended(assignment):
                     async with self._storing.setdefault(assignment.fragment_id, trio.Lock()):
                         await trio.to_thread.run_sync(self._store.drop, assignment.fragment_id)
 
-    async def _has_ended(self, query_id: str, keepers: tuple[str, ...]) -> bool:
-        """Whether a keeper says so, or a majority has never heard of the query or has forgotten it."""
+    async def _has_ended(self, assignment: Assignment) -> bool:
+        """Whether a keeper says that nobody needs the fragment, or a majority has never heard of its query or has
+        forgotten it."""
         unknown = 0
-        for keeper in keepers:
+        for keeper in assignment.keepers:
             try:
-                view = await self._peers.ask(keeper, DescribeQuery(query_id), QueryView)
+                view = await self._peers.ask(keeper, DescribeQuery(assignment.query_id), QueryView)
             except UnavailableError:
                 continue
             except SbonError:
                 unknown += 1
                 continue
-            if all(fragment.released for fragment in view.fragments):
+            running = {fragment.spec.fragment_id for fragment in view.fragments if not fragment.released}
+            if assignment.fragment_id not in running:
                 return True
-        return unknown > len(keepers) // 2
+        return unknown > len(assignment.keepers) // 2
 
 
 def _delete_older(snapshot: Path) -> None:

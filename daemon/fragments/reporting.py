@@ -91,5 +91,5 @@ class Reporting:
             status,
             fragment.error,
             fragment.record.assignment.consumer_changes,
-            fragment.record.assignment.port_changes,
+            fragment.record.assignment.spec.port_changes,
         )

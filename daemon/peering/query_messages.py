@@ -74,14 +74,9 @@ class Assignment(msgspec.Struct, frozen=True):
             return self
         return msgspec.structs.replace(self, consumers=other.consumers, consumer_changes=other.consumer_changes)
 
-    @property
-    def port_changes(self) -> int:
-        """How often what feeds its ports was changed."""
-        return sum(port.changes for port in self.spec.ports)
-
     def fed_by(self, other: Assignment) -> Assignment:
         """The same with the ports of ``other``, if these are newer."""
-        if other.port_changes <= self.port_changes:
+        if other.spec.port_changes <= self.spec.port_changes:
             return self
         spec = msgspec.structs.replace(self.spec, ports=other.spec.ports)
         return msgspec.structs.replace(self, spec=spec, producers=other.producers)

@@ -299,7 +299,7 @@ class Keeper:
             if report.consumer_changes < record.fragment(fragment_id).consumer_changes:
                 message = SetConsumers(record.assignment(fragment_id))
                 self._nursery.start_soon(self._tell, sender, message, ConsumersSet)
-            if report.port_changes < record.assignment(fragment_id).port_changes:
+            if report.port_changes < record.fragment(fragment_id).spec.port_changes:
                 self._nursery.start_soon(self._tell, sender, SetPorts(record.assignment(fragment_id)), Done)
         if known.new_plan is not None and record.new_plan is None and not record.status.ended:
             self._new_plan_is_over(known.new_plan, record)

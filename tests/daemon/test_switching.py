@@ -135,7 +135,7 @@ def test_once_decided_the_sink_reads_both_until_it_has_all_of_the_old_one() -> N
     assert port.producers == ("q1-join2", "q1-new-join2")
     assert record.fragment("q1-sink1").spec.signature() == running().fragment("q1-sink1").spec.signature()
     assert record.cursors("q1-new-join2") == ("q1-sink1:in0",)
-    assert record.assignment("q1-sink1").port_changes == 1
+    assert record.fragment("q1-sink1").spec.port_changes == 1
     assert [each.fragment_id for each in record.assignment("q1-sink1").producers] == ["q1-join2", "q1-new-join2"]
     assert record.last_move_at_s == 9.0
     assert switching.heard(record, passed(is_passed=False)) is record
