@@ -109,6 +109,10 @@ class Cluster:
         if state in ("finished", "failed", "cancelled"):
             raise SbonError(f"query {query_id} {state}")
 
+    async def has_ended(self, query_id: str) -> bool:
+        """However it did."""
+        return await self._state(query_id) in ("finished", "failed", "cancelled")
+
     async def wait_until_finished(self, query_id: str) -> None:
         """Return when the query has finished; SbonError if it fails."""
         while (state := await self._state(query_id)) != "finished":
