@@ -191,9 +191,12 @@ class Replicating:
         folder = Path(snapshot.folder)
         files = await trio.to_thread.run_sync(stay.digests.of, folder)
         message = StoreReplica(fragment.record.assignment, snapshot.batch_id, files, fragment.spark_version)
-        async with trio.open_nursery() as nursery:
-            for host in due:
-                nursery.start_soon(self._ship, host, stay, message, folder)
+        try:
+            async with trio.open_nursery() as nursery:
+                for host in due:
+                    nursery.start_soon(self._ship, host, stay, message, folder)
+        except* OSError as errors:  # the snapshot has gone, say, with its fragment
+            raise OSError(str(errors.exceptions[0])) from None
 
     async def _ship(self, host: str, stay: _Stay, message: StoreReplica, folder: Path) -> None:
         fragment_id = message.assignment.fragment_id
@@ -203,7 +206,7 @@ class Replicating:
                 stay.files[host] = reply.files
             known = stay.files.pop(host)  # not known any more if it fails
             await self._parcels.send(host, message, folder, message.files, known, SHIP_TIMEOUT_S)
-        except (SbonError, OSError) as error:  # the snapshot has gone, say: the fragment was released
+        except SbonError as error:
             log.info("%s does not keep the state of %s: %s", self._peers.name(host), fragment_id, error)
             return
         stay.files[host] = message.files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from daemon.config import FailoverConfig
 from daemon.control.messages import Cancel, OperatorInfo
+from daemon.peering import parcels
 from sbon.errors import UnavailableError
 from tests.daemon.test_queries import Cluster, eventually, running_cluster
 
@@ -52,7 +54,23 @@ def count_of(folder: Path) -> int:
     return int((folder / "count").read_text())
 
 
-async def test_a_lost_host_is_replaced_from_its_replica_and_fenced_when_it_comes_back(tmp_path: Path) -> None:
+def losing_some(link: Any) -> Any:
+    """As ``link``, but every third snapshot has gone when it is to be sent: its fragment was released, say."""
+    numbers = itertools.count()
+
+    def links(*arguments: Any) -> int:
+        if next(numbers) % 3 == 0:
+            raise FileNotFoundError("the snapshot has gone")
+        size_bytes: int = link(*arguments)
+        return size_bytes
+
+    return links
+
+
+async def test_a_lost_host_is_replaced_from_its_replica_and_fenced_when_it_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parcels, "_link", losing_some(parcels._link))
     async with running_cluster(tmp_path, failover=FAILOVER) as cluster:
         before = await begin_on_hub(cluster)
         fragment = before.fragment_id
