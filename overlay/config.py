@@ -11,7 +11,7 @@ MAX_REMEMBERED = 64
 #: Of those: samples, the lost, candidates and pointers, and both of these together.
 MAX_SAMPLES = 2
 MAX_LOST = 6
-MAX_CANDIDATES = 10
+MAX_CANDIDATES = 6
 MAX_POINTERS = 20
 MAX_HEARSAY = 20
 MAX_OTHERS = MAX_SAMPLES + MAX_LOST + MAX_HEARSAY

@@ -140,12 +140,13 @@ class Relayed(msgspec.Struct, frozen=True, array_like=True, tag=13):
 
 class SearchRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """Which hosts do you know of least cost? ``known`` and ``versions``: of these only newer records are wanted; as in
-    :class:`Exchange`, for all of them."""
+    :class:`Exchange`, for all of them. ``record``: of an asker that looks for its own nearest, to whom it is near."""
 
     search_id: int
     objective: Objective
     known: bytes = b""
     versions: bytes = b""
+    record: Packed = b""
 
 
 class SearchReply(msgspec.Struct, frozen=True, array_like=True, tag=15):

@@ -49,8 +49,10 @@ from sbon.objectives import NearestTo, Objective
 
 MAX_JOINS = 16
 MAX_SEARCHES = 16
-#: A node looks for its own nearest after so long, then after twice as long, and so on.
+#: A node looks for its own nearest after so long, and again so often while it looks for its place; then after twice as
+#: long, and so on.
 FIRST_LOOKUP_S = 20.0
+LOOKUP_S = 40.0
 MAX_LOOKUP_S = 640.0
 
 
@@ -82,8 +84,7 @@ class Overlay(Talk):
         super().__init__(record, config, rng, now, sessions)
         self._searches: dict[int, Search] = {}
         self._next_search_id = rng.getrandbits(31)
-        self._lookup_id = -1
-        self._lookup_at, self._lookup_interval_s = now + FIRST_LOOKUP_S, FIRST_LOOKUP_S
+        self._lookup_at, self._lookup_interval_s = now + FIRST_LOOKUP_S, LOOKUP_S
 
     # --- reading
 
@@ -243,9 +244,13 @@ class Overlay(Talk):
         now: float,
         max_contacts: int = MAX_CONTACTS,
         known: Iterable[NodeRecord] = (),
+        *,
+        is_lookup: bool = False,
     ) -> int:
         """Look for the ``k`` hosts of least objective, this one among them. Ends with a SearchFinished of the id
         that is returned. ``known``: hosts that the caller knows to be near the goal, the ends of its streams, say.
+        ``is_lookup``: this node looks for its own nearest; it and those that it asks get to know each other, and there
+        is no event.
 
         Raises ValueError for a ``k`` that no search can answer and an objective that does not fit a datagram,
         UnavailableError if too many run.
@@ -253,7 +258,8 @@ class Overlay(Talk):
         self._at(now)
         if len(self._searches) >= MAX_SEARCHES:
             raise UnavailableError("too many searches at once: try again")
-        room = MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(encode(SearchRequest(self._next_search_id, objective)))
+        alone = SearchRequest(self._next_search_id, objective, record=self._packed)
+        room = MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(encode(alone))
         search = Search(
             objective,
             k,
@@ -261,6 +267,7 @@ class Overlay(Talk):
             max_contacts,
             self._own.coordinate,
             max(0, room) // (ID_END_BYTES + 1),
+            is_lookup=is_lookup,
         )
         search.know(self._own, asked=True)
         for record, _, _ in self._known_to_others():
@@ -278,20 +285,24 @@ class Overlay(Talk):
     # --- searching
 
     def _look_up_own_place(self, now: float) -> None:
-        """Find our nearest: the neighbours' exchanges get stuck where none of them knows anybody nearer."""
+        """Find our nearest, and let them hear of us: the neighbours' exchanges get stuck where none of them knows
+        anybody nearer. A node that is inserted into a navigable graph does no more (Y. Malkov, D. Yashunin, "HNSW",
+        IEEE TPAMI 42, 2020, algorithm 1); but its place moves at first, and others come after it."""
         self._lookup_at = now + self._lookup_interval_s * (0.75 + 0.5 * self._rng.random())
-        self._lookup_interval_s = min(MAX_LOOKUP_S, 2.0 * self._lookup_interval_s)
+        if not self._estimator.is_settling:
+            self._lookup_interval_s = min(MAX_LOOKUP_S, 2.0 * self._lookup_interval_s)
         if not self._links.are_few and len(self._searches) < MAX_SEARCHES:
-            self._lookup_id = self.search(NearestTo(self._own.coordinate, self._own.node_id), 1, now)
+            self.search(NearestTo(self._own.coordinate, self._own.node_id), 1, now, is_lookup=True)
 
     def _go_on_searching(self, search_id: int, now: float) -> None:
         search = self._searches[search_id]
         search.expire(now)
+        introduction = self._packed if search.is_lookup else b""
         for record in search.to_ask(now):
-            self._say(record, SearchRequest(search_id, search.objective, *search.known()), now)
+            self._say(record, SearchRequest(search_id, search.objective, *search.known(), introduction), now)
         if search.is_over:
             del self._searches[search_id]
-            if search_id != self._lookup_id:
+            if not search.is_lookup:
                 self._events.append(SearchFinished(search_id, search.result(), search.contacts))
 
     def _take_search_reply(self, sender: NodeId, reply: SearchReply, now: float) -> None:
@@ -302,7 +313,7 @@ class Overlay(Talk):
         heard = [answerer, *(unpack(packed, self._config.dimensions) for packed in reply.records)]
         if not search.answered(sender):
             return
-        if reply.search_id == self._lookup_id:
+        if search.is_lookup:
             self._consider(answerer, reply.record, now)
         for record in heard:
             # What we found dead, or know better, is not taken from others.
@@ -310,8 +321,10 @@ class Overlay(Talk):
                 search.know(record, asked=record.node_id in (sender, self._own.node_id))
         self._go_on_searching(reply.search_id, now)
 
-    def _answer_search(self, sender: NodeId, request: SearchRequest) -> None:
+    def _answer_search(self, sender: NodeId, request: SearchRequest, now: float) -> None:
         """Name the best by the cost and the best by its guide, in turns: one of them the asker is after."""
+        if request.record:
+            self._consider(self._introduced(sender, request.record), request.record, now)
         objective = request.objective
         objective.check(self._config.dimensions)
         guide = objective.guide()

@@ -4,10 +4,13 @@ The searching node asks the best hosts that it knows of for the best that *they*
 all of the best it knows have been asked or enough hosts were. A host that does not answer in time is stepped over: it
 is asked once more, others are meanwhile, and the search waits for it at the end only if it belongs to the result.
 
-Hosts are chosen, at first, and named in answers, in turns by the objective and by its *guide*
-(:mod:`sbon.objectives`): those who know the best need not be the best themselves. While the search still comes nearer,
-one host is asked at a time, since each answer tells whom to ask next; then PARALLEL are. Asking the best also makes
-sure that they live, and brings what they say about themselves now.
+Hosts are named in answers in turns by the objective and by its *guide* (:mod:`sbon.objectives`): those who know the
+best need not be the best themselves. Most of those who are asked are the best known. One in three is another one: at
+first the best by the guide, then, among the good ones, the one that is farthest from all that were asked. For where
+many hosts are, the best known are neighbours of each other, and all of them know the same ones.
+
+While the search still comes nearer, one host is asked at a time, since each answer tells whom to ask next; then
+PARALLEL are. Asking the best also makes sure that they live, and brings what they say about themselves now.
 """
 
 from __future__ import annotations
@@ -38,10 +41,11 @@ MAX_FOUND = 400
 MAX_K = 64
 #: So many of them at most are named in a question, for news of them only.
 MAX_KNOWN = 64
-#: Whom to ask: by the guide, and then by the cost so often; after so many contacts by the cost alone, so that the best
-#: are asked themselves. What others know of them may be out of date.
+#: Whom to ask: one that is not the best, and then the best so often. They are asked themselves: what others know of
+#: them may be out of date. Of the first contacts so many are guided; later ones look elsewhere among so many good ones.
 BY_COST = 2
 GUIDED = 8
+GOOD = 24
 
 
 @dataclass(slots=True)
@@ -63,15 +67,19 @@ class Search:
         max_contacts: int = MAX_CONTACTS,
         here: Coordinate | None = None,
         most_known: int = MAX_KNOWN,
+        *,
+        is_lookup: bool = False,
     ) -> None:
         """``here``: from where it is asked. A host that is silent for ``patience_s`` is taken for dead. ``most_known``:
-        how many of those that it knows may be named in a question.
+        how many of those that it knows may be named in a question. ``is_lookup``: the asker looks for its own nearest,
+        to get to know each other.
 
         Raises ValueError for a ``k`` that no search can answer.
         """
         if not 1 <= k <= MAX_K:
             raise ValueError(f"a search for {k} hosts: 1 to {MAX_K} are possible")
         self.contacts = 0
+        self.is_lookup = is_lookup
         self.objective = objective
         self._guide = objective.guide()
         self._k = k
@@ -139,8 +147,7 @@ class Search:
         chosen = [self._found[node_id].record for node_id in self._repeat if node_id in self._late]
         self._repeat.clear()
         while len(self._waiting) < self._parallel() and self.contacts < self._max_contacts:
-            guided = self._is_guided and self.contacts % (1 + BY_COST) == 0
-            best = self._next(guided) or self._next(not guided)
+            best = self._chosen()
             if best is None:
                 break
             best.asked = True
@@ -148,6 +155,25 @@ class Search:
             self._waiting[best.record.node_id] = now + self._step_over_s(best.record)
             chosen.append(best.record)
         return chosen
+
+    def _chosen(self) -> _Found | None:
+        """Whom to ask now."""
+        is_another = self.contacts % (1 + BY_COST) == 0
+        if is_another and not self._is_guided and (elsewhere := self._elsewhere()) is not None:
+            return elsewhere
+        guided = is_another and self._is_guided
+        return self._next(guided) or self._next(not guided)
+
+    def _elsewhere(self) -> _Found | None:
+        """Of the good ones that were not asked, the one that is farthest from those that were."""
+        good = heapq.nsmallest(GOOD, ((found.cost, node_id, found) for node_id, found in self._found.items()))
+        asked = [found.record.coordinate for found in self._found.values() if found.asked]
+        others = [
+            (min([found.record.coordinate.rtt_ms(there) for there in asked], default=math.inf), node_id, found)
+            for cost, node_id, found in good
+            if not found.asked and cost < math.inf
+        ]
+        return max(others)[2] if others else None
 
     def known(self) -> tuple[bytes, bytes]:
         """Whom nobody need name any more, unless there is news of them: the ends of the ids of the best, and the last

@@ -161,11 +161,11 @@ class Talk(Joining):
             case Leave():
                 self._take_leave(sender)
             case SearchRequest():
-                self._answer_search(sender, message)
+                self._answer_search(sender, message, now)
             case SearchReply():
                 self._take_search_reply(sender, message, now)
 
-    def _answer_search(self, sender: NodeId, request: SearchRequest) -> None:
+    def _answer_search(self, sender: NodeId, request: SearchRequest, now: float) -> None:
         raise NotImplementedError
 
     def _take_search_reply(self, sender: NodeId, reply: SearchReply, now: float) -> None:

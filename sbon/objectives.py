@@ -95,6 +95,21 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
         return 0.0 if self.node_id == host.node_id else self.place.rtt_ms(host.coordinate)
 
 
+class Between(msgspec.Struct, frozen=True):
+    """Hosts between the ends of streams, by distance alone and weighted by rates.
+
+    The hosts of least usage are mostly hubs, and there may be several groups of them between the ends. Whoever lives
+    there, on however long an access line, knows the hubs of its group; a hub knows of other hubs that are near to it.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+
+    def cost(self, host: Host) -> float:
+        if host.coordinate.error >= MAX_ERROR:
+            return math.inf
+        return sum(end.rate_bytes_per_s * host.coordinate.distance_ms(end.place.vector_ms) for end in self.endpoints)
+
+
 class LeastUsage(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Least predicted network usage (bytes in transit) of an operator with streams to ``endpoints``, plus its load.
 
@@ -116,9 +131,8 @@ class LeastUsage(msgspec.Struct, frozen=True, array_like=True, tag=1):
         usage = sum(link_usage(end.rate_bytes_per_s, end.rtt_ms(host)) for end in self.endpoints)
         return cost + usage * (1.0 - min(MOST_OPTIMISM, self.optimism * host.coordinate.error))
 
-    def guide(self) -> LeastUsage:
-        """Without the load, which is smooth over the space."""
-        return LeastUsage(self.endpoints)
+    def guide(self) -> Between:
+        return Between(self.endpoints)
 
     def check(self, dimensions: int) -> None:
         if not 0 < len(self.endpoints) <= MAX_ENDPOINTS:

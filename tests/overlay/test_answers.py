@@ -94,6 +94,16 @@ def test_a_search_names_those_that_the_asker_does_not_know_as_they_are() -> None
     assert named(asked(network, request)) == {id_of(3), id_of(4)}
 
 
+def test_who_looks_for_its_own_nearest_becomes_known_to_them() -> None:
+    network = full_mesh(FIVE)
+    answerer, asker = network.nodes[ANSWERER], network.nodes[ASKER]
+    answerer._drop_link(id_of(ASKER))
+    for record, is_known in ((b"", False), (pack(asker.record), True)):
+        answerer._dispatch(id_of(ASKER), SearchRequest(1, NearestTo(PLACE), record=record), network.now)
+        known = {**answerer._pointers.table, **answerer._links.candidates}
+        assert (id_of(ASKER) in known) is is_known
+
+
 def test_what_is_asked_fits_a_datagram_and_what_cannot_is_refused_at_once() -> None:
     network = full_mesh(FIVE)
     ends = [Endpoint(PLACE, 1000.0 / 3.0, id_of(ANSWERER)) for _ in range(20)]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.records import NodeRecord
-from overlay.search import MAX_CONTACTS, MAX_FOUND, MAX_K, PARALLEL, Search
+from overlay.search import BY_COST, GUIDED, MAX_CONTACTS, MAX_FOUND, MAX_K, PARALLEL, WIDTH, Search
 from sbon.coordinate import Coordinate
 from sbon.objectives import NearestTo
 from tests.overlay.fake_network import fake_record, id_of
@@ -120,6 +120,19 @@ def test_it_ends_when_all_that_are_known_were_asked_or_enough_were() -> None:
     assert finish(search_among(*crowd, max_contacts=7)) == 7
     assert finish(search_among(*crowd)) <= MAX_CONTACTS
     assert finish(search_among()) == 0
+
+
+def test_of_three_one_is_asked_that_is_far_from_those_who_were() -> None:
+    crowd = [host(index, 10.0 + index / 100.0) for index in range(1, WIDTH + 5)]
+    elsewhere = host(50, -15.0)
+    search = search_among(*crowd, elsewhere)
+    order: list[str] = []
+    while not search.is_over:
+        order += asked(search)
+        for node_id in order:
+            search.answered(node_id)
+    assert order.index(elsewhere.node_id) == GUIDED + (-GUIDED) % (1 + BY_COST), "the first that is not one of the best"
+    assert order[0] == crowd[0].node_id
 
 
 def test_what_is_newer_of_a_host_counts() -> None:

@@ -1,0 +1,37 @@
+"""What a search for hosts minimises, and by whom it is guided."""
+
+from __future__ import annotations
+
+import msgspec
+
+from overlay.records import NodeRecord
+from sbon.coordinate import MAX_ERROR, Coordinate
+from sbon.objectives import Endpoint, LeastUsage, NearestTo
+from tests.overlay.fake_network import fake_record
+
+HERE = Coordinate((0.0, 0.0), 20.0, 0.1)
+ENDS = (Endpoint(HERE, 3000.0, "a"), Endpoint(Coordinate((30.0, 0.0), 5.0, 0.1), 1000.0, "b"))
+
+
+def host(index: int, x: float, height_ms: float, error: float = 0.1) -> NodeRecord:
+    place = Coordinate((x, 0.0), height_ms, error)
+    return msgspec.structs.replace(fake_record(index, dimensions=2), coordinate=place)
+
+
+def test_hubs_are_near_and_those_alike_know_them() -> None:
+    hub, alike = host(1, 5.0, 0.0), host(2, 1.0, 19.0)
+    objective = NearestTo(HERE)
+    assert objective.cost(hub) < objective.cost(alike)
+    assert objective.guide().cost(alike) < objective.guide().cost(hub)
+
+
+def test_usage_is_least_at_hubs_and_those_between_the_ends_know_them() -> None:
+    hub, between = host(1, 8.0, 0.0), host(2, 2.0, 40.0)
+    objective = LeastUsage(ENDS)
+    assert objective.cost(hub) < objective.cost(between)
+    assert objective.guide().cost(between) < objective.guide().cost(hub)
+
+
+def test_nobody_is_guided_to_one_that_has_no_place() -> None:
+    lost = host(1, 0.0, 0.0, error=MAX_ERROR)
+    assert NearestTo(HERE).guide().cost(lost) == LeastUsage(ENDS).guide().cost(lost) == float("inf")
