@@ -55,10 +55,9 @@ class World:
     @cached_property
     def _arrays(self) -> tuple[Array, Array, Array]:
         places = [record.coordinate for record in self.records]
-        vectors, factors = (
-            np.array([part(p) for p in places]) for part in (lambda p: p.vector_ms, lambda p: p.factors)
-        )
-        return vectors, np.array([place.height_ms for place in places]), factors
+        vectors = np.array([place.vector_ms for place in places])
+        heights = np.array([place.height_ms for place in places])
+        return vectors, heights, np.array([place.factors for place in places])
 
     def rtt_ms(self, host: int) -> Array:
         """To all hosts; infinite to itself. Shape (nodes,)."""
@@ -79,7 +78,8 @@ class World:
 
     def _uncovered(self, rtt_ms: Array, at_most: int) -> list[int]:
         """Of those that no nearer one of them is nearer to than the host is, the nearest."""
-        left, kept = rtt_ms.copy(), []
+        left = rtt_ms.copy()
+        kept: list[int] = []
         while len(kept) < at_most and np.isfinite(left).any():
             kept.append(int(np.argmin(left)))
             left[(self.rtt_ms(kept[-1]) < rtt_ms) | (left == left[kept[-1]])] = np.inf
