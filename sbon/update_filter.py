@@ -18,8 +18,11 @@ from sbon.coordinate import Coordinate
 
 #: Weight of the newest place in the moving average.
 SMOOTHING = 0.02
-#: Share of the ratio that makes news of a new node: it comes nearer to the truth by small steps, too.
+#: Share of the ratio that makes news of a new node that still looks for its place: it comes nearer by small steps, too.
+#: One that errs by less has found it, though it may come nearer still: if it told each step, what others heard of it
+#: from third ones would never be true.
 SETTLING_SHARE = 0.4
+FOUND_ERROR = 0.15
 
 
 class UpdateFilter:
@@ -49,7 +52,8 @@ class UpdateFilter:
         """Whether to advertise ``place``: ``predictions`` are other nodes' places and the round trips to them that
         follow from what is advertised now. Nobody to tell: no news.
         """
-        ratio = self._ratio * SETTLING_SHARE if self._is_settling else self._ratio
+        is_looking = self._is_settling and place.error > FOUND_ERROR
+        ratio = self._ratio * SETTLING_SHARE if is_looking else self._ratio
         changes = [
             abs(place.rtt_ms(other) - predicted_ms) / max(ratio * predicted_ms, self._least_ms)
             for other, predicted_ms in predictions

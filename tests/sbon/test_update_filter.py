@@ -27,6 +27,15 @@ def test_a_change_is_news_when_predictions_change_by_the_ratio_on_average() -> N
     assert news.is_news(moved(4.0), predictions(HERE))
 
 
+def test_smaller_steps_are_news_of_one_that_still_looks_for_its_place() -> None:
+    news = UpdateFilter(0.05, 0.1)
+    step = moved(2.0)
+    for error, is_settling, is_news in ((0.3, True, True), (0.1, True, False), (0.3, False, False)):
+        place = msgspec.structs.replace(step, error=error)
+        news.take(place, is_settling=is_settling)
+        assert news.is_news(place, predictions(HERE)) is is_news
+
+
 def test_small_round_trips_change_by_the_least_amount() -> None:
     near = Coordinate((0.5, 0.0), 0.0, 0.1)
     here = Coordinate((0.0, 0.0), 0.0, 0.1)
