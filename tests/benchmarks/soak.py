@@ -2,10 +2,9 @@
 
     python -m tests.benchmarks.soak [--minutes 60] [--rows-per-s 2000] [--move-every-s 120] [--json]
 
-Two sites count at the same rate (Spark's ``rate`` source), a join pairs the numbers, an aggregate tells of each ten
-seconds how many pairs there were, and their least, greatest and sum. As numbers follow each other without a gap, these
-rows tell by themselves whether a pair was lost or doubled. Memory (proportional), open files, threads and disk of all
-processes are looked at every ten seconds; ``growth`` is the median of the last third over that of the middle third.
+The query tells by itself whether a pair was lost, doubled or out of order (counted_pairs.py). Memory (proportional),
+open files, threads and disk of all processes are looked at every ten seconds; ``growth`` is the median of the last
+third over that of the middle third.
 """
 
 from __future__ import annotations
@@ -23,24 +22,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import trio
-from pyarrow import parquet
 
 from daemon.demo.scenario import Scenario
-from sbon.streams import SinkSpec, StreamSpec
 from spark_bridge.changing_folder import folder_bytes
+from tests.benchmarks.counted_pairs import counted_pairs, counting_stream, pairs_sink, read_pairs
 from tests.benchmarks.links.processes import proportional_bytes, tree
 from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, running_cluster
 
-SCHEMA = "timestamp TIMESTAMP, value BIGINT"
-SQL = """
-INSERT INTO pairs
-SELECT window.start AS start, count(*) AS n, min(value) AS least, max(value) AS greatest, sum(value) AS total
-FROM (
-  SELECT a.timestamp AS ts, a.value AS value FROM ticks a JOIN tocks b
-  ON a.value = b.value AND a.timestamp BETWEEN b.timestamp - INTERVAL 1 MINUTE AND b.timestamp + INTERVAL 1 MINUTE
-)
-GROUP BY window(ts, '10 seconds')
-"""
 _LOOK_EVERY_S = 10.0
 _FIRST_ROWS_WITHIN_S = 300.0
 
@@ -72,31 +60,14 @@ def entries(pid: int, folder: str) -> int:
 
 
 def make_scenario(folder: Path, rows_per_s: int) -> Scenario:
-    def counted(name: str) -> tuple[StreamSpec, ...]:
-        options = {"rowsPerSecond": str(rows_per_s)}
-        return (StreamSpec(name, "rate", SCHEMA, "timestamp", options, 0.0, rows_per_s * 16.0, 16.0),)
-
     roles = (
-        Role("office", sinks=(SinkSpec("pairs", "parquet", {"path": str(folder / "pairs")}),)),
+        Role("office", sinks=(pairs_sink(folder / "pairs"),)),
         Role("hub"),
-        Role("field", accepts_operators=False, streams=counted("ticks")),
-        Role("harbour", accepts_operators=False, streams=counted("tocks")),
+        Role("field", accepts_operators=False, streams=(counting_stream("ticks", rows_per_s),)),
+        Role("harbour", accepts_operators=False, streams=(counting_stream("tocks", rows_per_s),)),
     )
     rtt_ms = ((0.0, 30.0, 40.0, 40.0), (30.0, 0.0, 20.0, 20.0), (40.0, 20.0, 0.0, 20.0), (40.0, 20.0, 20.0, 0.0))
     return make_cluster_scenario(folder, roles, rtt_ms)
-
-
-def check(pairs: Path) -> tuple[int, str | None]:
-    """How many pairs there are, and what is wrong with them, if anything."""
-    rows = [row for path in pairs.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]
-    rows.sort(key=lambda row: int(row["least"]))
-    due = 0
-    for row in rows:
-        n, least, greatest, total = (int(row[name]) for name in ("n", "least", "greatest", "total"))
-        if least != due or n != greatest - least + 1 or 2 * total != n * (least + greatest):
-            return due, f"{n} pairs from {least} to {greatest} with the sum {total}, where {due} was due"
-        due = greatest + 1
-    return due, None
 
 
 async def move_to_and_fro(cluster: Cluster, query_id: str, every_s: float, moves: list[float]) -> None:
@@ -116,9 +87,9 @@ async def run(folder: Path, minutes: float, rows_per_s: int, move_every_s: float
     looks: list[Look] = []
     moves: list[float] = []
     async with running_cluster(scenario) as cluster, trio.open_nursery() as nursery:
-        query_id = await cluster.submit(SQL)
+        query_id = await cluster.submit(counted_pairs())
         with trio.fail_after(_FIRST_ROWS_WITHIN_S):
-            while not check(folder / "pairs")[0]:
+            while not read_pairs(folder / "pairs").pairs:
                 await trio.sleep(1.0)
         pids = [daemon.process.pid for daemon in cluster.daemons.values()]
         nursery.start_soon(move_to_and_fro, cluster, query_id, move_every_s, moves)
@@ -127,13 +98,14 @@ async def run(folder: Path, minutes: float, rows_per_s: int, move_every_s: float
             await trio.sleep(_LOOK_EVERY_S)
             await cluster.check_runs(query_id)
             looks.append(await trio.to_thread.run_sync(look, scenario, pids))
-            pairs, wrong = check(folder / "pairs")
-            print(f"{len(moves):4} moves  {pairs:9} pairs  {looks[-1]}", file=sys.stderr, flush=True)
-            if wrong is not None:
+            found = read_pairs(folder / "pairs")
+            print(f"{len(moves):4} moves  {found.pairs:9} pairs  {looks[-1]}", file=sys.stderr, flush=True)
+            if found.wrong is not None:
                 break
         nursery.cancel_scope.cancel()
-    pairs, wrong = check(folder / "pairs")
-    return {"moves": len(moves), "pairs": pairs, "wrong": wrong, "growth": growth(looks), "last": asdict(looks[-1])}
+    found = read_pairs(folder / "pairs")
+    moved = {"moves": len(moves), "pairs": found.pairs, "wrong": found.wrong}
+    return {**moved, "growth": growth(looks), "last": asdict(looks[-1])}
 
 
 def growth(looks: list[Look]) -> dict[str, float]:
