@@ -19,8 +19,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -143,7 +142,6 @@ class Killing:
     cluster: Cluster
     rng: random.Random
     work: Work
-    start: Callable[[Site], Awaitable[DaemonProcess]]
     #: What was killed after which step, those that a move never came to, and how the moves ended.
     kills: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
@@ -175,8 +173,7 @@ class Killing:
             nursery.cancel_scope.cancel()
         for site in sites:
             if self.cluster.daemons[site.name].process.poll() is not None:
-                self.cluster.daemons[site.name] = await self.start(site)
-                await self.cluster.daemons[site.name].wait_until_ready()
+                await self.cluster.start(site.name)
         after = await self.until_it_runs(kind, checked=True)
         self.outcomes["moved" if after.node == target else "stayed"] += 1
 
@@ -197,13 +194,15 @@ class Killing:
         with suppress(SbonError, OSError), trio.move_on_after(self.work.patience_s):
             async with ControlClient.open(self.cluster.scenario.site(source).socket) as client:
                 newest = -1
-                async for event in client.watch(follow=False):
-                    newest = event.sequence
+                async with aclosing(client.watch(follow=False)) as events:
+                    async for event in events:
+                        newest = event.sequence
             async with ControlClient.open(self.cluster.scenario.site(source).socket) as client:
-                async for event in client.watch(follow=True):
-                    if event.sequence > newest and event.kind in (f"move-{step}", "move-failed"):
-                        reached = event.kind == f"move-{step}"
-                        break
+                async with aclosing(client.watch(follow=True)) as events:
+                    async for event in events:
+                        if event.sequence > newest and event.kind in (f"move-{step}", "move-failed"):
+                            reached = event.kind == f"move-{step}"
+                            break
         await trio.sleep(self.rng.choice((0.0, 0.005, 0.02, 0.1)))
         if process == "daemon":
             self.cluster.daemons[name].process.kill()
@@ -245,10 +244,9 @@ class Killing:
 async def kill_moves(moves: int, seed: int, folder: Path, *, real_spark: bool) -> Killing:
     """Each step with each victim in turn. Raises SbonError once something is wrong."""
     work: Work = Pairing(folder) if real_spark else Counting(folder)
-    if not real_spark:
-        DaemonProcess.start = staticmethod(start_with_fake_engine)  # type: ignore[method-assign]
-    async with running_cluster(make_scenario(folder, work)) as cluster:
-        killing = Killing(cluster, random.Random(seed), work, DaemonProcess.start)
+    start = DaemonProcess.start if real_spark else start_with_fake_engine
+    async with running_cluster(make_scenario(folder, work), start_daemon=start) as cluster:
+        killing = Killing(cluster, random.Random(seed), work)
         await cluster.submit(work.sql)
         for at in range(moves):
             # Their numbers have no common divisor: so all pairs come, and a few moves hit all steps and all victims.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,8 @@ from sbon.streams import SinkSpec, StreamSpec
 
 #: Operators stay where a test puts them.
 STAY = {"period_s": 3600.0, "minimum_migration_saving": 0.99}
+#: How a daemon is made of a site whose configuration is written.
+StartDaemon = Callable[[Site], Awaitable[DaemonProcess]]
 _POLL_S = 0.3
 _START_TIMEOUT_S = 240.0
 
@@ -66,6 +68,7 @@ class Cluster:
     """Nodes that know each other. What is asked is asked of the first node, unless said otherwise."""
 
     scenario: Scenario
+    start_daemon: StartDaemon = DaemonProcess.start
     daemons: dict[str, DaemonProcess] = field(default_factory=dict)
 
     @property
@@ -74,7 +77,7 @@ class Cluster:
 
     async def start(self, name: str) -> None:
         """Start, or start again, the daemon of ``name``; return when it answers."""
-        self.daemons[name] = await DaemonProcess.start(self.scenario.site(name))
+        self.daemons[name] = await self.start_daemon(self.scenario.site(name))
         await self.daemons[name].wait_until_ready()
 
     async def kill(self, name: str) -> None:
@@ -142,12 +145,13 @@ async def running_cluster(
     scenario: Scenario,
     engines: Mapping[str, Mapping[str, Any]] | None = None,
     placement: Mapping[str, float] = STAY,
+    start_daemon: StartDaemon = DaemonProcess.start,
 ) -> AsyncIterator[Cluster]:
     """Daemons that have joined and measured each other. All are ended at the end; logs are printed on failure.
 
     ``engines``: further settings of ``[engine]`` by the name of the site; ``placement``: those of all.
     """
-    cluster = Cluster(scenario)
+    cluster = Cluster(scenario, start_daemon)
     try:
         for site in scenario.sites:
             site.folder.mkdir(parents=True)
