@@ -24,7 +24,8 @@ def pack(folder: Path, archive: IO[bytes]) -> tuple[int, str]:
 
     Raises SbonError if there is anything but files and folders in it: a link would not mean the same elsewhere.
     """
-    with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    # Two names of one file (state stores have such) are packed as two files: hence "dereference".
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT, dereference=True) as tar:
         for path in _walk(folder):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise SbonError(

@@ -192,17 +192,21 @@ class Killing:
         """Kill as soon as ``step`` is over, or some milliseconds later: in the middle of the next one."""
         reached = False
         with suppress(SbonError, OSError), trio.move_on_after(self.work.patience_s):
-            async with ControlClient.open(self.cluster.scenario.site(source).socket) as client:
-                newest = -1
-                async with aclosing(client.watch(follow=False)) as events:
-                    async for event in events:
-                        newest = event.sequence
-            async with ControlClient.open(self.cluster.scenario.site(source).socket) as client:
-                async with aclosing(client.watch(follow=True)) as events:
-                    async for event in events:
-                        if event.sequence > newest and event.kind in (f"move-{step}", "move-failed"):
-                            reached = event.kind == f"move-{step}"
-                            break
+            newest = -1
+            async with (
+                ControlClient.open(self.cluster.scenario.site(source).socket) as client,
+                aclosing(client.watch(follow=False)) as events,
+            ):
+                async for event in events:
+                    newest = event.sequence
+            async with (
+                ControlClient.open(self.cluster.scenario.site(source).socket) as client,
+                aclosing(client.watch(follow=True)) as events,
+            ):
+                async for event in events:
+                    if event.sequence > newest and event.kind in (f"move-{step}", "move-failed"):
+                        reached = event.kind == f"move-{step}"
+                        break
         await trio.sleep(self.rng.choice((0.0, 0.005, 0.02, 0.1)))
         if process == "daemon":
             self.cluster.daemons[name].process.kill()

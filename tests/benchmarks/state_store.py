@@ -1,6 +1,6 @@
 """Spark's state stores under a fragment: what they cost at rest, and how long it takes to start with state.
 
-    python -m tests.benchmarks.state_store [--stores hdfs rocksdb] [--state-mb 1 100] [--restarts 5] [--json]
+    python -m tests.benchmarks.state_store [--stores rocksdb heap] [--state-mb 1 100] [--restarts 5] [--json]
 
 One engine runs a join that keeps ``--state-mb`` of rows of 1,000 bytes and puts out a row for each of a trickle, five a
 second. At rest its share of a core and the engine's memory are measured. Then it is stopped and started again from its
@@ -22,13 +22,11 @@ from sbon.engine_messages import Instantiate, Migrate, cursor_name
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
 from tests.benchmarks.links.processes import cost_of_tree
 from tests.benchmarks.links.workload import sink, source
-from tests.benchmarks.migration.workload import JOIN, STATE_ROW_BYTES, streams
+from tests.benchmarks.migration.workload import HEAP_STORE, JOIN, STATE_ROW_BYTES, streams
 from tests.spark_bridge.driven_engine import DrivenEngine, connect, deploy
 
-STORES = {
-    "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
-    "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-}
+#: Settings of the engine's.
+STORES: dict[str, dict[str, str]] = {"rocksdb": {}, "heap": HEAP_STORE}
 REST_S = 15.0
 
 
@@ -44,8 +42,8 @@ def plan(folder: Path, state_bytes: int) -> tuple[FragmentSpec, ...]:
 def measure(folder: Path, store: str, state_mb: float, restarts: int, more: list[str]) -> dict[str, object]:
     fragments = plan(folder, int(state_mb * 1e6))
     join = fragments[2]
-    settings = ["--conf", f"spark.sql.streaming.stateStore.providerClass={STORES[store]}", *more]
-    with DrivenEngine(folder / "engine", more=settings) as engine:
+    settings = [f"--conf={key}={value}" for key, value in STORES[store].items()]
+    with DrivenEngine(folder / "engine", more=[*settings, *more]) as engine:
         began_s = time.monotonic()
         deploy(fragments, dict.fromkeys((spec.fragment_id for spec in fragments), engine))
         rows = int(state_mb * 1e6 / STATE_ROW_BYTES)

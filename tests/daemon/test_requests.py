@@ -354,6 +354,17 @@ def test_any_bytes_as_an_archive_raise_protocol_errors_only(
         unpack(io.BytesIO(data), folder / "in")
 
 
+def test_two_names_of_one_file_arrive_as_two_files(tmp_path: Path) -> None:
+    """State stores have such."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "one").write_bytes(b"state")
+    (tmp_path / "out" / "two").hardlink_to(tmp_path / "out" / "one")
+    archive = io.BytesIO()
+    pack(tmp_path / "out", archive)
+    unpack(archive, tmp_path / "in")
+    assert [(tmp_path / "in" / name).read_bytes() for name in ("one", "two")] == [b"state", b"state"]
+
+
 def test_links_are_not_packed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc")
     with pytest.raises(SbonError, match="neither a file nor a folder"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from sbon.engine_messages import Destroy, FragmentState, Instantiate, Migrate, cursor_name
+from sbon.engine_messages import Destroy, FragmentState, Instantiate, Migrate, Rehearse, cursor_name
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
 from sbon.row_multiset import difference
 from sbon.streams import SinkSpec, StreamSpec
@@ -115,6 +115,10 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
             deploy(fragments, dict.fromkeys((spec.fragment_id for spec in fragments), first))
             first.wait_until(lambda: first.output_rows(join.fragment_id) > 20, "the join puts out rows")
 
+            # A replica's rehearsal tells nothing about the fragment itself: it can be moved all the same.
+            described = _describe(first, (a, b))
+            first.do(Rehearse(join.fragment_id, 9, "first", join, str(tmp_path / "rehearsal"), described))
+
             # Move the join: stop, carry its folder over, start it there under the next generation, point its consumer.
             first.do(Migrate(join.fragment_id, 2, "first"))
             shutil.copytree(first.fragment_folder(join), second.fragment_folder(join))
@@ -123,7 +127,6 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
             stale = first.call(Migrate(join.fragment_id, 1, "test"))
             assert stale.stale, "a command under an old generation must be refused"
             assert first.hello is not None
-            described = _describe(first, (a, b))
             second.start(join, 2, port_schemas=described, consumers=(cursor_name(aggregate.fragment_id, "in0"),))
             connect(second, join, "in0", a.fragment_id, first, generation=2)
             connect(second, join, "in1", b.fragment_id, first, generation=2)

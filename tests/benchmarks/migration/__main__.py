@@ -30,7 +30,7 @@ import trio
 from daemon.control.client import ControlClient
 from daemon.demo.scenario import Scenario
 from sbon.streams import SinkSpec
-from tests.benchmarks.migration.workload import QUERIES, PlainJob, streams
+from tests.benchmarks.migration.workload import HEAP_STORE, QUERIES, PlainJob, streams
 from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, running_cluster
 
 _SETTLE_S = 6.0
@@ -154,8 +154,8 @@ def run_plain(folder: Path, settings: Settings) -> dict[str, object]:
     folder.mkdir()
     found = streams(folder, settings.kind, int(settings.state_mb * MB))
     sql = QUERIES[settings.kind].format(lefts="lefts", rights="rights")
-    memory = {"spark.driver.memory": f"{settings.memory_mb}m"}
-    job = PlainJob(str(folder), found, sql, settings.plain, _SETTLE_S, memory)
+    spark = {"spark.driver.memory": f"{settings.memory_mb}m", **HEAP_STORE, **settings.spark}
+    job = PlainJob(str(folder), found, sql, settings.plain, _SETTLE_S, spark)
     (folder / "job.json").write_bytes(msgspec.json.encode(job))
     command = [sys.executable, "-m", "tests.benchmarks.migration.plain", str(folder / "job.json")]
     with (folder / "log").open("wb") as log:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from sbon.streams import StreamSpec
+from spark_bridge.session import STATE_STORE_PROVIDER
 from tests.benchmarks.links.workload import SCHEMA, START
 
 STATE_ROW_BYTES = 1000
@@ -27,6 +28,8 @@ AGGREGATE = (
     "FROM (SELECT ts, v, text FROM {lefts} UNION ALL SELECT ts, v, text FROM {rights}) "
     "GROUP BY window(ts, '1 second'), v"
 )
+#: Spark's own: the state is in the heap.
+HEAP_STORE = {STATE_STORE_PROVIDER: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"}
 QUERIES = {"join": JOIN, "aggregate": AGGREGATE}
 
 
