@@ -43,7 +43,8 @@ _STATE_STORE = {
     STATE_STORE_PROVIDER: "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.join.stateFormatVersion": "4",  # one store for a join instead of four
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # A start replays what has changed since the last snapshot, so there is one every few seconds.
+    # A start replays what has changed since the last snapshot, and most of a snapshot is new: one in half a minute.
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "50",
     "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "64",

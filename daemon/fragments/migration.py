@@ -46,6 +46,9 @@ log = logging.getLogger("sbon.migration")
 
 #: For each MiB of a folder on its way, and for the target to make it durable.
 SHIP_TIMEOUT_S = 60.0
+#: After a copy that large another one is made, up to so many.
+MUCH_BYTES = 4_000_000
+MOST_COPIES = 3
 #: What in a fragment's folder is about the host, and stays.
 HOSTS_OWN = frozenset({RECORD_FILE, "lock"})
 
@@ -168,24 +171,29 @@ class _Move:
         return PrepareEngine(granted.query_id, granted, state_bytes, self._fragment.spark_version)
 
     async def _copy_ahead(self) -> None:
-        """Most of the state, while the fragment goes on. Without it the move only takes longer."""
-        snapshot = await self._hosting.snapshot(self._fragment)
-        if snapshot is None:
-            return
-        folder = Path(snapshot.folder)
+        """Most of the state, while the fragment goes on; again, as long as much has changed meanwhile. Without it the
+        move only takes longer."""
         try:
-            files = await trio.to_thread.run_sync(self._digests.of, folder)
-            known = (
-                await self._peers.ask(self._target, DescribeReplica(self._fragment.fragment_id), ReplicaFiles)
-            ).files
-            version = self._fragment.spark_version
-            message = StoreReplica(self._fragment.record.assignment, snapshot.batch_id, files, version)
-            self._sent_bytes["copy"] = await self._parcels.send(
-                self._target, message, folder, files, known, SHIP_TIMEOUT_S
-            )
-            self._copied = files
+            for _ in range(MOST_COPIES):
+                if await self._copy_once() < MUCH_BYTES:
+                    return
         except (SbonError, FileNotFoundError) as error:  # a newer snapshot has just taken its place
             log.info("no state of %s goes ahead: %s", self._fragment.fragment_id, error)
+
+    async def _copy_once(self) -> int:
+        """What the target does not have of a snapshot. Returns its bytes."""
+        snapshot = await self._hosting.snapshot(self._fragment)
+        if snapshot is None:
+            return 0
+        folder = Path(snapshot.folder)
+        files = await trio.to_thread.run_sync(self._digests.of, folder)
+        known = (await self._peers.ask(self._target, DescribeReplica(self._fragment.fragment_id), ReplicaFiles)).files
+        version = self._fragment.spark_version
+        message = StoreReplica(self._fragment.record.assignment, snapshot.batch_id, files, version)
+        sent_bytes = await self._parcels.send(self._target, message, folder, files, known, SHIP_TIMEOUT_S)
+        self._sent_bytes["copy"] = self._sent_bytes.get("copy", 0) + sent_bytes
+        self._copied = files
+        return sent_bytes
 
     async def _ship(self, granted: Assignment) -> None:
         """All that is in the folder now, of which the target has some."""
