@@ -114,7 +114,7 @@ class PlanChanging:
             planned = await self._reading.plan_again(record.sql, record.query_id, known, beside)
             new = switching.new_plan(record, planned.plan)
         except SbonError as error:
-            log.info("%s stays as it is: %s", record.query_id, error)
+            log.debug("%s stays as it is: %s", record.query_id, error)
             return None
         specs = {spec.fragment_id: spec for spec in planned.plan.fragments if spec.fragment_id in new.fragments}
         if {_computes(spec) for spec in specs.values()} == {_computes(each) for each in _inner(record, stays)}:

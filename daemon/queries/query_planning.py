@@ -89,7 +89,8 @@ class QueryPlanning:
         other = await self._joins.plan(reading, query_id, known)
         if _price(other.plan, known, prices) > AS_CHEAP * _price(own.plan, known, prices):
             return own
-        self._events.publish("query-reads", query=query_id, fragments=list(other.reused))
+        if beside is None:
+            self._events.publish("query-reads", query=query_id, fragments=list(other.reused))
         return other
 
 
