@@ -80,6 +80,10 @@ class PlanChanging:
         #: By query: what its parts have put out, as long as they ran, in bytes/s.
         self._rates: dict[str, dict[Signature, float]] = {}
 
+    def forget_all_but(self, query_ids: Collection[str]) -> None:
+        """Of all others nothing needs to be known any more."""
+        self._rates = {query_id: rates for query_id, rates in self._rates.items() if query_id in query_ids}
+
     async def look(self, query_id: str) -> int:
         """How many fragments a new plan of the query has that was put into the place of the old one; 0: it stays.
 
@@ -119,6 +123,8 @@ class PlanChanging:
         specs = {spec.fragment_id: spec for spec in planned.plan.fragments if spec.fragment_id in new.fragments}
         if {_computes(spec) for spec in specs.values()} == {_computes(each) for each in _inner(record, stays)}:
             return None  # the same once more: where it runs is another question
+        if len(specs) > self._settings.replan_moves:
+            return None
         cost_now = self._cost_now(record, view, stays)
         cost_then = await self._cost_then(planned, known, rates, sources, specs)
         saving = cost_now - cost_then

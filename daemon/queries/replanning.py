@@ -73,6 +73,7 @@ class Replanning:
 
     async def _look_at_all(self) -> None:
         kept = [record for record in self._keeping.records if record.keeper == self._peers.node_id]
+        self._changing.forget_all_but({record.query_id for record in kept})
         course, moved = turns([record.query_id for record in kept], self._settings.replan_moves, rounds=1), None
         while True:
             try:

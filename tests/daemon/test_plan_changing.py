@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,17 @@ async def look(cluster: Cluster) -> None:
     await cluster.daemons["sink"].query_service.replanning.look_at_all()
 
 
+async def look_until(cluster: Cluster, condition: Callable[[], bool]) -> None:
+    """A busy machine does not answer in time now and then: then nothing comes of a look."""
+
+    async def looked() -> bool:
+        if not condition():
+            await look(cluster)
+        return condition()
+
+    await eventually(looked)
+
+
 async def connected(cluster: Cluster, producers: tuple[str, ...]) -> bool:
     """As the sink's engine says."""
     statuses = cluster.daemons["sink"].query_service.supervisor
@@ -105,8 +117,7 @@ async def test_a_running_query_gets_another_plan_or_keeps_its_own_whatever_is_ki
         orders.last = 0
         for name in ("hub", "sink"):
             cluster.steer(name, refuse="join")
-        await look(cluster)
-        assert cluster.events("sink")["plan-failed"] == 1
+        await look_until(cluster, lambda: cluster.events("sink")["plan-failed"] > 0)
         await eventually(all_as_before)
         for name in ("hub", "sink"):
             cluster.steer(name)
@@ -116,8 +127,8 @@ async def test_a_running_query_gets_another_plan_or_keeps_its_own_whatever_is_ki
         with monkeypatch.context() as patch:
             patch.setattr(keeper, "decide_plan", ended)
             patch.setattr(keeper, "call_off_plan", ended)
-            await look(cluster)
-        begun = (await view(cluster, query_id)).new_plan
+            await look_until(cluster, lambda: keeper.record(query_id).new_plan is not None)
+        begun = keeper.record(query_id).new_plan
         assert begun is not None
         assert {*begun.fragments} < (await operators(cluster)).keys()
         with pytest.raises(SbonError, match="is being planned anew"):
@@ -140,8 +151,9 @@ async def test_a_running_query_gets_another_plan_or_keeps_its_own_whatever_is_ki
         await eventually(measured)
         cluster.steer("sink", lagging=True)
         orders.last = 0
-        await look(cluster)
-        plan = (await view(cluster, query_id)).new_plan
+        keeper = cluster.daemons["sink"].query_service.keeper
+        await look_until(cluster, lambda: keeper.record(query_id).new_plan is not None)
+        plan = keeper.record(query_id).new_plan
         assert plan is not None
         assert plan.decided
         assert plan.switch == Switch(f"{query_id}-join2", plan.fragments[-1], "ts", 61_000), "a minute after the start"
@@ -165,13 +177,13 @@ async def test_a_running_query_gets_another_plan_or_keeps_its_own_whatever_is_ki
             return fed and now.new_plan is None and now.is_measured and all(each.state == "running" for each in left)
 
         await eventually(runs)
-        assert not old & {each for folders in cluster.folders().values() for each in folders}
+        await eventually(lambda: is_rid_of(cluster, old))
 
         # And once more, back to the first order.
         orders.last = 2
-        await look(cluster)
+        keeper = cluster.daemons["sink"].query_service.keeper
+        await look_until(cluster, lambda: keeper.record(query_id).fragment(sink_id).spec.port_changes == 4)
         await eventually(lambda: is_rid_of(cluster, {*plan.fragments}))
-        assert spec(cluster, "sink", sink_id).ports[0].changes == 4
         await cluster.daemons["sink"].query_service.cancel(query_id)
 
         async def nothing_is_left() -> bool:
