@@ -54,7 +54,7 @@ class LocalPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repay_factor: float = 1.0
     rest_s: float = 10.0
     confirmations: int = 3
-    surety: float = 3.0
+    surety: float = 3.5
     least_spread: float = 0.005
     require_measured: bool = True
 
