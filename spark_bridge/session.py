@@ -37,8 +37,8 @@ _FRUGALITY = {
     "spark.ui.showConsoleProgress": "false",
 }
 
-#: State outside the heap, in files that never change: starting with a gigabyte takes no longer than with a megabyte
-#: (docs/decisions/state-store.md). Who chooses another store leaves all of this out.
+#: State outside the heap, in files that never change, so that a start does not read it (docs/decisions/state-store.md).
+#: Who chooses another store leaves all of this out.
 _STATE_STORE = {
     STATE_STORE_PROVIDER: "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.join.stateFormatVersion": "4",  # one store for a join instead of four
