@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from sbon.fragment import Computes, FragmentKind, FragmentSpec, PortSpec
+from sbon.fragment import Computes, FragmentKind, FragmentSpec, PortSpec, Start
 from sbon.sql import estimates
 from sbon.sql.dialect import column, identifier, render
 from sbon.sql.estimates import Rate
@@ -96,6 +96,20 @@ class Cutter:
             columns=names,
             interval_us=interval_us,
         )
+
+    def cut_part(self, plan: Plan, outputs: Sequence[Output], time: str) -> str:
+        """The id of the last fragment of ``plan``, which puts out ``outputs`` with the event time ``time``, to be read
+        by several others."""
+        return self._fragment(plan, list(outputs), time).fragment_id
+
+    def copy(self) -> Cutter:
+        """To try something with."""
+        return Cutter(self.query_id, self.name, [*self.fragments], {**self.rates}, {**self.offers}, {**self._numbers})
+
+    @property
+    def starts(self) -> dict[str, Start]:
+        """Where others of the same query begin to read its fragments: nothing of these is gone."""
+        return {fragment_id: Start(0, offer.from_ms) for fragment_id, offer in self.offers.items()}
 
     def _fragment(self, plan: Plan, outputs: list[Output], time: str | None) -> _Cut:
         """The fragment whose output is ``outputs`` over ``plan``; ``time`` is the attribute that is its event time."""

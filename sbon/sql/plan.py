@@ -17,6 +17,7 @@ from sbon.fragment import Start
 from sbon.sql.build import PlanBuilder
 from sbon.sql.catalog import Catalog
 from sbon.sql.check import check_inserts
+from sbon.sql.common_parts import computed_once
 from sbon.sql.cut import Cutter
 from sbon.sql.dialect import parse, place
 from sbon.sql.late_start import begin
@@ -73,36 +74,36 @@ class Prepared:
         cutter, sinks = Cutter(query_id, self.name or query_id), dict[str, str]()
         with _one_line():
             for each in self.statements:
-                first = each is self
-                plan = self._first(choose, starts or {}) if first else each._after(cutter.offers)
-                cutter.cut(plan, each.outputs, each.sink, each.interval_us)
+
+                def begun(plan: Plan, cutter: Cutter, from_ms: int | None = each.from_ms) -> Plan:
+                    return begin(plan, {**(starts or {}), **cutter.starts}, from_ms)
+
+                plan = self._first(choose) if each is self else each._after(cutter)
+                plan, cutter = computed_once(plan, each.outputs, cutter, begun)
+                cutter.cut(begun(plan, cutter), each.outputs, each.sink, each.interval_us)
                 sinks[cutter.fragments[-1].fragment_id] = each.sink_owner
         sources = {spec.fragment_id: self.owners[spec.stream.name] for spec in cutter.fragments if spec.stream}
-        links = tuple(
-            (producer, spec.fragment_id, cutter.rates[producer])
-            for spec in cutter.fragments
-            for port in spec.ports
-            for producer in port.producers
-        )
+        rates: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for spec in cutter.fragments:
+            for port in spec.ports:
+                for producer in port.producers:
+                    rates[producer, spec.fragment_id] += cutter.rates[producer]
+        links = tuple((producer, consumer, rate) for (producer, consumer), rate in rates.items())
         return QueryPlan(query_id, self.text, tuple(cutter.fragments), {**sources, **sinks}, links)
 
-    def _first(self, choose: Choose, starts: Mapping[str, Start]) -> Plan:
+    def _first(self, choose: Choose) -> Plan:
         plan = reorder(self.plan, choose)
-        return self._begin(with_views(plan, views(plan, self.outputs, self.own, streams=True)), starts)
+        return with_views(plan, views(plan, self.outputs, self.own, streams=True))
 
-    def _after(self, offers: Offers) -> Plan:
+    def _after(self, cutter: Cutter) -> Plan:
         """The plan that takes from fragments of the same query what it can."""
-        starts = {fragment_id: Start(0, offer.from_ms) for fragment_id, offer in offers.items()}
         chosen: list[View] = []
-        for view in views(self.plan, self.outputs, offers, streams=True):
+        for view in views(self.plan, self.outputs, cutter.offers, streams=True):
             tried = with_views(self.plan, [*chosen, view])
             with suppress(QueryError):  # windows of which it cannot be told whether they are whole
-                self._begin(tried, starts)
+                begin(tried, cutter.starts, self.from_ms)
                 chosen += [view] if len(reads(tried)) > len(chosen) else []
-        return self._begin(reorder(with_views(self.plan, chosen), as_written), starts)
-
-    def _begin(self, plan: Plan, starts: Mapping[str, Start]) -> Plan:
-        return begin(plan, starts, self.from_ms)
+        return reorder(with_views(self.plan, chosen), as_written)
 
 
 def prepare_query(text: str, catalog: Catalog, from_ms: int | None = None) -> Prepared:

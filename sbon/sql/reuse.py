@@ -71,6 +71,45 @@ def usable(graph: JoinGraph, above: set[str], offers: Offers) -> list[Usable]:
     return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A part of a plan that is, or may be, a fragment; ``needed`` are those of its attributes that are used above it.
+
+    ``computed``: those that it computes of others.
+    """
+
+    plan: Plan
+    needed: set[str]
+    computed: tuple[tuple[str, exp.Expr], ...]
+
+
+def parts_of(plan: Plan, needed: set[str]) -> Iterator[Part]:
+    """The parts of a plan, each before those that it is made of. Filters and computed columns go with what they stand
+    on."""
+    whole, wanted, computed, below = plan, needed, list[tuple[str, exp.Expr]](), needed
+    while isinstance(plan, (Filter, Compute)):
+        if isinstance(plan, Filter):
+            below = below | used(plan.condition)
+        else:
+            below = below | used(*(definition for name, definition in plan.columns if name in below))
+            computed = [*plan.columns, *computed]
+        plan = plan.input
+    yield Part(whole, wanted, tuple(computed))
+    match plan:
+        case Join():
+            both = below | used(*plan.condition)
+            yield from parts_of(plan.left, both & set(attributes(plan.left)))
+            yield from parts_of(plan.right, both & set(attributes(plan.right)))
+        case Union():
+            for branch, sources in zip(plan.inputs, plan.expressions, strict=True):
+                fed = [source for name, source in zip(plan.columns, sources, strict=True) if name in below]
+                yield from parts_of(branch, used(*fed))
+        case Aggregate():
+            measures = [measure for name, measure in plan.measures if name in below]
+            read_below = used(*(key for _, key in plan.keys), *measures) | {plan.window.time}
+            yield from parts_of(plan.input, read_below)
+
+
 def views(plan: Plan, outputs: Sequence[Output], offers: Offers, *, streams: bool = False) -> list[View]:
     """What a query can read of ``offers`` for a part of its plan, the largest parts first.
 
@@ -174,33 +213,12 @@ def _read(
 
 
 def _views(plan: Plan, needed: set[str], offers: Offers) -> Iterator[View]:
-    # Filters and computed columns go with what they stand on.
-    whole, wanted, computed, below = plan, needed, list[tuple[str, exp.Expr]](), needed
-    while isinstance(plan, (Filter, Compute)):
-        if isinstance(plan, Filter):
-            below = below | used(plan.condition)
-        else:
-            below = below | used(*(definition for name, definition in plan.columns if name in below))
-            computed = [*plan.columns, *computed]
-        plan = plan.input
-    what = canonical(whole)
-    for fragment_id in _serving(what, offers):
-        read = _read(fragment_id, offers[fragment_id], what, wanted, whole, computed)
-        if read is not None:
-            yield View(whole, fragment_id, read)
-    match plan:
-        case Join():
-            both = below | used(*plan.condition)
-            yield from _views(plan.left, both & set(attributes(plan.left)), offers)
-            yield from _views(plan.right, both & set(attributes(plan.right)), offers)
-        case Union():
-            for branch, sources in zip(plan.inputs, plan.expressions, strict=True):
-                fed = [source for name, source in zip(plan.columns, sources, strict=True) if name in below]
-                yield from _views(branch, used(*fed), offers)
-        case Aggregate():
-            measures = [measure for name, measure in plan.measures if name in below]
-            read_below = used(*(key for _, key in plan.keys), *measures) | {plan.window.time}
-            yield from _views(plan.input, read_below, offers)
+    for part in parts_of(plan, needed):
+        what = canonical(part.plan)
+        for fragment_id in _serving(what, offers):
+            read = _read(fragment_id, offers[fragment_id], what, part.needed, part.plan, part.computed)
+            if read is not None:
+                yield View(part.plan, fragment_id, read)
 
 
 def _needed(graph: JoinGraph, numbers: Iterable[int], above: set[str]) -> set[str]:

@@ -50,8 +50,8 @@ class Generator:
         self._rng = rng
 
     def query(self) -> tuple[str, str]:
-        draw = self._rng.choices((self._join, self._aggregate, self._union, self._join_aggregate), (5, 2, 2, 2))[0]
-        return draw()
+        kinds = (self._join, self._aggregate, self._union, self._join_aggregate, self._twice)
+        return self._rng.choices(kinds, (5, 2, 2, 2, 2))[0]()
 
     def _condition(self, alias: str) -> str:
         dot = f"{alias}." if alias else ""
@@ -131,6 +131,26 @@ class Generator:
             for _ in range(rng.randint(2, 3))
         ]
         text = f"SELECT v + 1 AS v, g FROM ({' UNION ALL '.join(parts)}) WHERE v > {rng.randrange(5)}"
+        return text, text
+
+    def _twice(self) -> tuple[str, str]:
+        """A WITH that is used twice, with other columns and filters."""
+        rng = self._rng
+        common = (
+            f"WITH c AS (SELECT window.end AS e, k, count(*) AS n, max(x) AS most FROM {rng.choice(STREAMS)} "
+            f"WHERE {self._condition('')} GROUP BY window(ts, '20 minutes', '10 minutes'), k)"
+        )
+        filters = [rng.choice(("k < 3", "n > 1", "most <> 2", "TRUE")) for _ in range(2)]
+        if rng.random() < 0.5:
+            parts = (
+                f"SELECT e, {column} AS v FROM c WHERE {kept}"
+                for column, kept in zip(("n", "most"), filters, strict=True)
+            )
+            text = f"{common} {' UNION ALL '.join(parts)}"
+        else:
+            near = rng.choice(("a.e = b.e", "b.e BETWEEN a.e AND a.e + INTERVAL 10 MINUTES"))
+            where = f"a.{filters[0]} AND b.{filters[1]}".replace("a.TRUE", "TRUE").replace("b.TRUE", "TRUE")
+            text = f"{common} SELECT a.e, a.n, b.most FROM c a JOIN c b ON a.k = b.k AND {near} WHERE {where}"
         return text, text
 
 
