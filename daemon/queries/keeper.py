@@ -151,7 +151,7 @@ class Keeper:
         self._events.publish("query-running", query=query_id)
 
     async def withdraw(self, query_id: str) -> None:
-        """The deployment failed: release what was started, and forget that there was such a query."""
+        """The deployment failed: release what was started, and forget that there was such a query, if nobody reads it."""
         if self._keeping.find(query_id) is None:
             return  # it was never agreed on
         try:
@@ -161,7 +161,8 @@ class Keeper:
                 self._nursery.start_soon(self._end_at_last, query_id, QueryStatus.FAILED, "it could not be started")
             return
         await self._release(record)
-        await self._forget(record)
+        if record.is_over:
+            await self._forget(record)
 
     # --- for a new plan of a query that runs
 

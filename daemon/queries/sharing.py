@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from daemon.peering.query_messages import KeptBy, Location, QueryStatus, Reader
+from daemon.peering.query_messages import KeptBy, Location, Reader
 from daemon.peering.query_record import QueryRecord, counted, needed, without_unneeded
 from sbon.errors import SbonError
 
@@ -19,9 +19,12 @@ MAX_READERS = 100
 
 
 def subscribe(record: QueryRecord, cursors: Iterable[str], reader: Reader) -> QueryRecord:
-    """Let ``cursors`` read ``reader.fragment_id``. Raises SbonError if it does not run, or has too many readers."""
+    """Let ``cursors`` read ``reader.fragment_id``. Raises SbonError if it does not run, or has too many readers.
+
+    That of a query that is still being deployed may be read, too: it stays when the deployment fails.
+    """
     fragment = record.fragment(reader.fragment_id)
-    if record.status is QueryStatus.DEPLOYING or fragment.released:
+    if fragment.output_schema is None or fragment.released:
         raise SbonError(f"{reader.fragment_id} does not run now: nobody can subscribe to it")
     readers = record.readers | dict.fromkeys(cursors, reader)
     if len(readers) > MAX_READERS:

@@ -123,8 +123,7 @@ class Subscriptions:
             raise SbonError(f"query {message.query_id} is not kept any more")
         self._heard_s.update(dict.fromkeys(message.cursors, self._monotonic_s()))
         fragment = record.fragment(message.fragment_id)
-        if fragment.output_schema is None:
-            raise UnavailableError(f"{message.fragment_id} has not started yet: try again")
+        assert fragment.output_schema is not None, "it has started"
         assignment = record.assignment(message.fragment_id)
         reply = await self._peers.ask(fragment.owner, SetConsumers(assignment), ConsumersSet, SUBSCRIBE_TIMEOUT_S)
         self._events.publish("subscribed", fragment=message.fragment_id, reader=message.reader)

@@ -142,6 +142,53 @@ async def test_the_second_query_reads_the_join_of_the_first_and_keeps_it_alive(t
             nursery.cancel_scope.cancel()
 
 
+async def test_a_query_reads_one_that_is_still_being_deployed_and_goes_on_when_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        keeper = cluster.daemons["sink"].query_service.keeper
+        set_running, fails = keeper.set_running, trio.Event()
+        begun: list[str] = []
+
+        async def held_up(query_id: str) -> None:
+            begun.append(query_id)
+            if query_id == begun[0]:
+                await fails.wait()
+                raise SbonError("the deployment has failed")
+            await set_running(query_id)
+
+        monkeypatch.setattr(keeper, "set_running", held_up)
+        async with trio.open_nursery() as nursery:
+
+            async def submit_first() -> None:
+                with pytest.raises(SbonError, match="the deployment has failed"):
+                    await cluster.submit(FIRST)
+
+            nursery.start_soon(submit_first)
+            await eventually(lambda: all_started(begun))
+            first = begun[0]
+            await eventually(lambda: offers(cluster, f"{first}-join1"))
+            second = await cluster.submit(SECOND)
+            fails.set()
+        assert (await operators(cluster, second)).keys() == {"aggregate", "sink"}
+
+        async def only_what_is_read_is_left() -> bool:
+            return (await operators(cluster, first)).keys() == {"join", "source"}
+
+        await eventually(only_what_is_read_is_left)
+        await eventually(lambda: is_read_by(cluster, first, second))
+        await cancel(cluster, second)
+
+        async def nothing_is_left() -> bool:
+            return not any(cluster.folders().values())
+
+        await eventually(nothing_is_left)
+
+
+async def all_started(begun: list[str]) -> bool:
+    return bool(begun)
+
+
 async def test_an_aggregate_that_itself_reads_others_is_read_and_keeps_all_of_it_alive(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster:
         first, join = await submit_first(cluster)

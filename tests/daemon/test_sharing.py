@@ -25,7 +25,8 @@ def record(query_id: str = "q1", status: QueryStatus = QueryStatus.RUNNING) -> Q
     plan = plan_query(SQL, query_id, CATALOG)
     hosts = {spec.fragment_id: "host" for spec in plan.fragments}
     new = new_record(plan, hosts, (), keepers=KEEPERS, submitted_at_s=0.0)
-    return msgspec.structs.replace(new, status=status)
+    started = {name: msgspec.structs.replace(each, output_schema="{}") for name, each in new.fragments.items()}
+    return msgspec.structs.replace(new, status=status, fragments=started)
 
 
 def subscribed(of: QueryRecord, fragment_id: str = "q1-join1", by: str = "q2") -> QueryRecord:
@@ -67,7 +68,9 @@ def test_readers_of_a_query_that_goes_on_may_come_and_go() -> None:
 
 
 def test_what_does_not_run_cannot_be_read() -> None:
-    for of in (record(status=QueryStatus.DEPLOYING), query_record.ended(record(), QueryStatus.CANCELLED)):
+    join = msgspec.structs.replace(record().fragment("q1-join1"), output_schema=None)
+    not_started = msgspec.structs.replace(record(), fragments={**record().fragments, "q1-join1": join})
+    for of in (not_started, query_record.ended(record(), QueryStatus.CANCELLED)):
         with pytest.raises(SbonError, match="does not run now"):
             subscribed(of)
     full = record()
@@ -75,6 +78,12 @@ def test_what_does_not_run_cannot_be_read() -> None:
         full = subscribed(full, by=f"r{number}")
     with pytest.raises(SbonError, match="readers already"):
         subscribed(full)
+
+
+def test_what_is_read_of_a_query_that_is_being_deployed_stays_when_that_fails() -> None:
+    failed = query_record.ended(subscribed(record(status=QueryStatus.DEPLOYING)), QueryStatus.FAILED)
+    assert alive(failed) == {"q1-source1", "q1-source2", "q1-join1"}
+    assert not failed.is_over
 
 
 def test_what_is_broken_takes_those_with_it_that_it_feeds_and_no_others() -> None:
