@@ -16,7 +16,7 @@ import msgspec
 
 from sbon.fragment import FragmentSpec, PortSpec, Start
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 
 def cursor_name(consumer_fragment_id: str, port: str) -> str:
@@ -113,12 +113,16 @@ class SetReaders(Owned, frozen=True):
 
 
 class Connect(Owned, frozen=True):
-    """Feed ``port`` from ``producer``, which runs under ``producer_generation`` at ``address``; newer wins."""
+    """Feed ``port`` from ``producer``, which runs under ``producer_generation`` at ``address``; newer wins.
+
+    ``through``: the engine of another reader, which relays it; what it has not is pulled from ``address``.
+    """
 
     port: str
     producer: str
     producer_generation: int
     address: FlightAddress
+    through: FlightAddress | None = None
 
 
 class Disconnect(Owned, frozen=True):

@@ -49,6 +49,7 @@ from spark_bridge.flight_links import LinkServer, Served
 from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings, one_line
 from spark_bridge.processor_time import ProcessorTime, spent_by_tree_s
 from spark_bridge.rehearsal import rehearse
+from spark_bridge.relay import Relay
 from spark_bridge.replay_source import register_replay_source
 from spark_bridge.session import start_session
 from spark_bridge.snapshots import Snapshot
@@ -123,6 +124,10 @@ class Fragments:
         """For the link server."""
         runner = self._runners.get(fragment_id)
         return runner.served() if runner else None
+
+    def relayed(self, fragment_id: str) -> Relay | None:
+        """For the link server."""
+        return next((relay for runner in self.running() if (relay := runner.relay(fragment_id))), None)
 
     def running(self) -> list[FragmentRunner]:
         """All fragments here."""

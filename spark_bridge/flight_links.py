@@ -3,6 +3,8 @@
 Requests carry (fragment, generation, consumer). The server refuses a generation that is not the one it serves, the
 client a segment that is newer than what it was pointed at: nobody listens to a former owner.
 
+A reader may pull through another one, which relays what it pulls itself (:mod:`spark_bridge.relay`).
+
 Links are inside TLS. Each engine makes a certificate and a secret when it starts. Both come to consumers with its
 address, from daemon to daemon, over requests in which both sides are known: so a consumer accepts that certificate
 only, and a server only those who know the secret.
@@ -15,7 +17,8 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,16 +32,21 @@ from sbon.frames import decode_body
 from spark_bridge.link_credentials import TLS_NAME, LinkCredentials, to_pem
 from spark_bridge.link_log import LinkLog, LogFaultError
 from spark_bridge.port_inbox import PortInbox, Segment
+from spark_bridge.relay import NotHereError, Relay
 from spark_bridge.segment import decode_segment
 from spark_bridge.statistics import SMOOTHING_S, RateMeter
 
 _PULL = "pull"
+_RELAY = "relay"
 _ACKNOWLEDGE = "acknowledge"
 _IDLE_S = 1.0  # how long a pull waits for the next segment before the consumer asks again
 _RETRY_S = 0.5
 #: A host that is cut off closes no connection. A pull says something each second, so silence means that it has gone.
 _KEEPALIVE = [("grpc.keepalive_time_ms", 5000), ("grpc.keepalive_timeout_ms", 5000)]
 _MAX_UNREAD_BYTES = 64 * 1024 * 1024
+#: After a relay had not what was asked for, the producer itself is pulled for so long; and once when it said nothing.
+_RELAY_REST_S = 2.0
+_RELAY_SILENCE_S = 10.0
 
 
 class PullRequest(msgspec.Struct, frozen=True):
@@ -78,9 +86,12 @@ class Served:
 
 
 class Directory(Protocol):
-    """What the server asks: which log a fragment has here, None if it does not run here."""
+    """What the server asks: which log a fragment has here, None if it does not run here; and what is kept of one that
+    is read here, None if it is not."""
 
     def served(self, fragment_id: str) -> Served | None: ...
+
+    def relayed(self, fragment_id: str) -> Relay | None: ...
 
 
 class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -103,6 +114,8 @@ class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
         try:
             if action.type == _PULL:
                 return self._pull(decode_body(_PULLS, body))
+            if action.type == _RELAY:
+                return self._relay(decode_body(_PULLS, body))
             if action.type == _ACKNOWLEDGE:
                 return self._acknowledge(decode_body(_ACKNOWLEDGEMENTS, body))
         except RemoteProtocolError as error:
@@ -120,13 +133,27 @@ class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
             served.fault(str(error))
             raise flight.FlightServerError(str(error)) from None
 
+    def _relay(self, request: PullRequest) -> Iterator[flight.Result]:
+        self._check_secret(request)
+        relay = self._directory.relayed(request.fragment_id)
+        if relay is None:
+            raise flight.FlightUnavailableError(f"{request.fragment_id} is not read here")
+        try:
+            for data in relay.segments_from(request.from_batch, _IDLE_S):
+                yield flight.Result(pa.py_buffer(data))
+        except NotHereError as error:
+            raise flight.FlightUnavailableError(str(error)) from None
+
     def _acknowledge(self, request: Acknowledgement) -> Iterator[flight.Result]:
         self._served(request).log.acknowledge(request.consumer, request.up_to_batch)
         return iter(())
 
-    def _served(self, request: PullRequest | Acknowledgement) -> Served:
+    def _check_secret(self, request: PullRequest | Acknowledgement) -> None:
         if not hmac.compare_digest(request.secret, self._credentials.secret):
             raise flight.FlightUnauthorizedError("whoever pulls from here knows this engine's secret")
+
+    def _served(self, request: PullRequest | Acknowledgement) -> Served:
+        self._check_secret(request)
         fragment_id, generation = request.fragment_id, request.generation
         served = self._directory.served(fragment_id)
         if served is None or served.stopping.is_set():
@@ -153,10 +180,14 @@ def connect(address: FlightAddress) -> flight.FlightClient:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a producer is: its engine's Flight address and the generation it runs under."""
+    """Where a producer is: its engine's Flight address and the generation it runs under.
+
+    ``through``: the engine of another reader, which relays it.
+    """
 
     address: FlightAddress
     generation: int
+    through: FlightAddress | None = None
 
 
 class Puller:
@@ -188,6 +219,9 @@ class Puller:
         self._changed = threading.Condition()
         self._stopping = False
         self._acknowledged = -1
+        self._relay = Relay()
+        #: On the monotonic clock: no relay is asked before the one, and none has said anything since the other.
+        self._direct_until = self._relayed_at = 0.0
         now = time.monotonic()
         self.bytes_in = RateMeter(now)
         self.rows_in = RateMeter(now)
@@ -196,6 +230,11 @@ class Puller:
     def settled(self, now: float) -> bool:
         """Whether segments have come for long enough at monotonic time ``now`` that their rate means something."""
         return now - self._first_segment_at >= SMOOTHING_S
+
+    @property
+    def relay(self) -> Relay | None:
+        """For others that read the same; None if it reads through one itself: there are no chains, nor circles."""
+        return self._relay if self._target is not None and self._target.through is None else None
 
     def point_at(self, target: Target) -> None:
         """Pull from ``target`` from now on; an older generation than the present one is ignored.
@@ -215,15 +254,18 @@ class Puller:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+        self._relay.close()
 
     def _run(self, target: Target) -> None:
         while self._is_current(target) and not self._wanted.wait(_RETRY_S):
             continue
         while self._is_current(target):
             try:
-                with connect(target.address) as client:
+                with ExitStack() as stack:
+                    client = stack.enter_context(connect(target.address))
+                    relay = None if target.through is None else stack.enter_context(connect(target.through))
                     while self._is_current(target):
-                        self._pull_once(client, target)
+                        self._pull_once(client, relay, target)
                         self._acknowledge(client, target)
             except (flight.FlightError, pa.ArrowException, RemoteProtocolError, ValueError, sqlite3.Error) as error:
                 # The last one: the disk here is full, say. Nothing of the segment is there then; it is pulled again.
@@ -234,16 +276,39 @@ class Puller:
     def _is_current(self, target: Target) -> bool:
         return self._target is target and not self._stopping
 
-    def _pull_once(self, client: flight.FlightClient, target: Target) -> None:
+    def _pull_once(self, client: flight.FlightClient, relay: flight.FlightClient | None, target: Target) -> None:
         if self._inbox.unread_bytes() > _MAX_UNREAD_BYTES:
             self._pause(_RETRY_S)
             return
+        now = time.monotonic()
+        if relay is None or target.through is None or now < self._direct_until:
+            self._take(client.do_action(self._pull(_PULL, target.address, target)), client, target)
+            return
+        try:
+            came = self._take(relay.do_action(self._pull(_RELAY, target.through, target)), client, target)
+        except (flight.FlightError, pa.ArrowException, RemoteProtocolError):
+            self._direct_until = now + _RELAY_REST_S
+            return
+        if came or self._relayed_at == 0.0:
+            self._relayed_at = now
+        elif now - self._relayed_at >= _RELAY_SILENCE_S:
+            # There is nothing, or the relay does not hear of it.
+            self._relayed_at = now
+            if self._take(client.do_action(self._pull(_PULL, target.address, target)), client, target):
+                self._direct_until = now + _RELAY_REST_S
+
+    def _pull(self, kind: str, address: FlightAddress, target: Target) -> flight.Action:
         next_batch = self._inbox.next_batch(self._producer)
-        secret = target.address.secret
-        request = PullRequest(self._producer, target.generation, self._consumer, next_batch, secret)
-        for result in client.do_action(flight.Action(_PULL, msgspec.msgpack.encode(request))):
+        request = PullRequest(self._producer, target.generation, self._consumer, next_batch, address.secret)
+        return flight.Action(kind, msgspec.msgpack.encode(request))
+
+    def _take(self, results: Iterable[flight.Result], client: flight.FlightClient, target: Target) -> bool:
+        """Whether anything came. What is read for good is acknowledged to the producer itself."""
+        came = False
+        for result in results:
             if not self._is_current(target):
-                return
+                break
+            came = True
             data = result.body.to_pybytes()
             header, body = decode_segment(data)
             if header.fragment_id != self._producer or header.generation > target.generation:
@@ -265,8 +330,10 @@ class Puller:
                 self._first_segment_at = min(self._first_segment_at, now)
                 self.bytes_in.add(len(data), now)
                 self.rows_in.add(header.rows, now)
+                self._relay.keep(header.batch_id, data)
                 self._arrived()
             self._acknowledge(client, target)
+        return came
 
     def _acknowledge(self, client: flight.FlightClient, target: Target) -> None:
         up_to = self._read_for_good()

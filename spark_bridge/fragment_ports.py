@@ -11,6 +11,7 @@ from sbon.errors import SbonError
 from sbon.fragment import FragmentSpec, PortSpec
 from spark_bridge.flight_links import Puller, Target
 from spark_bridge.port_inbox import PortInbox, Segment
+from spark_bridge.relay import Relay
 
 _LONG_AGO_MS = 1_000_000
 
@@ -47,7 +48,7 @@ class FragmentPorts:
             self._pullers[key] = Puller(
                 inbox, command.producer, cursor, self._wanted, lost, read_for_good, self._arrived
             )
-        self._pullers[key].point_at(Target(command.address, command.producer_generation))
+        self._pullers[key].point_at(Target(command.address, command.producer_generation, command.through))
 
     def disconnect(self, port: str, producer: str) -> None:
         """Stop pulling ``producer`` into ``port``."""
@@ -64,6 +65,11 @@ class FragmentPorts:
         for name, producer in list(self._pullers):
             if name == port.name and producer not in port.producers:
                 self.disconnect(name, producer)
+
+    def relay(self, producer: str) -> Relay | None:
+        """What is kept for others of what comes from there, None if it does not come here first."""
+        pullers = [puller for (_, fed), puller in list(self._pullers.items()) if fed == producer]
+        return next((relay for puller in pullers if (relay := puller.relay) is not None), None)
 
     def feed_nothing(self) -> None:
         """Have all ports say something, but nothing that gives rows."""

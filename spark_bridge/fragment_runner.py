@@ -43,6 +43,7 @@ from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch, star
 from spark_bridge.outlet import Outlet
 from spark_bridge.port_reader import PortReader
 from spark_bridge.port_source import port_view
+from spark_bridge.relay import Relay
 from spark_bridge.replay_source import REPLAY_FORMAT
 from spark_bridge.sinks import SinkWriter, open_sink
 from spark_bridge.snapshots import Snapshot
@@ -193,6 +194,10 @@ class FragmentRunner:
     def served(self) -> Served:
         """The link log, for consumers."""
         return Served(self._log, self.generation, self._stopping, self._outlet.is_open, self._fault)
+
+    def relay(self, producer: str) -> Relay | None:
+        """What comes from there, for other readers."""
+        return self._ports.relay(producer)
 
     def _fault(self, error: str) -> None:
         """Its log cannot be served: it has failed, even if its query does not know it yet."""

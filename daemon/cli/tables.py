@@ -273,7 +273,8 @@ def show_explanation(reply: Explanation) -> None:
         )
     for reused in reply.reused:
         since = "all its rows" if reused.from_ms is None else f"from {_moment(reused.from_ms)} on"
-        out.print(f"reads {reused.fragment_id} of {reused.query_id} at {reused.node}, {since}: {reused.computes}")
+        where = reused.node if reused.through is None else f"{reused.node} through {reused.through}"
+        out.print(f"reads {reused.fragment_id} of {reused.query_id} at {where}, {since}: {reused.computes}")
     for reader in reply.readers:
         where = "" if reader.node is None else f" at {reader.node}"
         out.print(f"{reader.fragment_id} is read by {reader.query_id}{where}, too")

@@ -289,13 +289,15 @@ class RegionsReply(msgspec.Struct, frozen=True):
 
 class Reuse(msgspec.Struct, frozen=True):
     """A fragment of one query that another one reads. ``from_ms``: rows of event times from there on, in ms since the
-    epoch; None for all rows. ``node`` is where the fragment runs, of a reader where that does."""
+    epoch; None for all rows. ``node`` is where the fragment runs, of a reader where that does; ``through``: the node
+    of another reader that relays it."""
 
     fragment_id: str
     query_id: str
     node: str | None
     computes: str | None = None
     from_ms: int | None = None
+    through: str | None = None
 
 
 class Explanation(msgspec.Struct, frozen=True):

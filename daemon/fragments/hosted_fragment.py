@@ -22,7 +22,7 @@ import trio
 
 from daemon.durable import write_durably
 from daemon.peering.folder_transfer import sync_folder
-from daemon.peering.query_messages import Assignment, KeptBy, Location
+from daemon.peering.query_messages import Assignment, KeptBy, Location, RelayAt
 from sbon.engine_messages import FlightAddress, SnapshotTaken
 from sbon.errors import SbonError
 from sbon.ownership.leases import Lease
@@ -96,6 +96,8 @@ class HostedFragment:
         self.replication: Replication | None = None
         self.snapshot: SnapshotTaken | None = None
         self.producers: dict[str, Location] = {}
+        #: Through whom it reads them, by producer; not written down, because it is said again every few seconds.
+        self.relays: dict[str, RelayAt] = {}
         self.learn_producers(record.assignment)
 
     @property

@@ -11,7 +11,7 @@ from daemon.events import Events
 from daemon.fragments.engine_supervisor import EngineSupervisor
 from daemon.fragments.hosted_fragment import FragmentStore, HostedFragment, Phase
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import ConnectTo, Locate, Location, SetPorts
+from daemon.peering.query_messages import ConnectTo, Locate, Location, ReadThrough, SetPorts
 from daemon.peering.requests import Done
 from sbon.engine_messages import Connect, SetPort
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
@@ -42,6 +42,7 @@ class Linking:
         self._locating: set[tuple[str, str]] = set()
         peers.handle(ConnectTo, self._connect_to)
         peers.handle(SetPorts, self._set_ports)
+        peers.handle(ReadThrough, self._read_through)
 
     async def _connect_to(self, message: ConnectTo, sender: str) -> Done:
         fragment = self._find(message.consumer)
@@ -75,6 +76,20 @@ class Linking:
         self._events.publish("ports-set", fragment=fragment.fragment_id)
         return Done()
 
+    async def _read_through(self, message: ReadThrough, sender: str) -> Done:
+        fragment = self._find(message.consumer)
+        if fragment is None:
+            return Done()
+        fragment.record.assignment.check_keeper(sender)
+        location = fragment.producers.get(message.producer)
+        if location is not None and fragment.relays.get(message.producer) != message.relay:
+            fragment.relays.pop(message.producer, None)
+            if message.relay is not None:
+                fragment.relays[message.producer] = message.relay
+            if fragment.up:
+                await self.connect(fragment, location)
+        return Done()
+
     async def locate(self, fragment: HostedFragment, producer: str) -> None:
         """Ask where a producer is now, at most once in a while: the engine goes on complaining until it is found."""
         key = (fragment.fragment_id, producer)
@@ -101,6 +116,7 @@ class Linking:
         """Feed all ports that read this producer."""
         if location.flight_address is None:
             return  # its host tells when its engine is up
+        relay = fragment.relays.get(location.fragment_id)
         for port in fragment.record.assignment.spec.ports:
             if location.fragment_id in port.producers:
                 await self._supervisor.call(
@@ -112,6 +128,7 @@ class Linking:
                         producer=location.fragment_id,
                         producer_generation=location.generation,
                         address=location.flight_address,
+                        through=None if relay is None else relay.flight_address,
                     )
                 )
         self._events.publish(

@@ -92,4 +92,5 @@ class Reporting:
             fragment.error,
             fragment.record.assignment.consumer_changes,
             fragment.record.assignment.spec.port_changes,
+            {producer: relay.node_id for producer, relay in fragment.relays.items()},
         )

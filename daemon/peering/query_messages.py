@@ -227,6 +227,21 @@ class ConnectTo(msgspec.Struct, frozen=True):
     producer: Location
 
 
+class RelayAt(msgspec.Struct, frozen=True):
+    """The engine of another reader, which relays what it pulls."""
+
+    node_id: str
+    flight_address: FlightAddress
+
+
+class ReadThrough(msgspec.Struct, frozen=True):
+    """To the host of ``consumer``: pull ``producer`` through ``relay``; None: from where it is."""
+
+    consumer: str
+    producer: str
+    relay: RelayAt | None
+
+
 class SetPorts(msgspec.Struct, frozen=True):
     """To the owner of a fragment: its ports are fed as in this assignment now. Nothing else of it is news."""
 
@@ -263,7 +278,8 @@ class Locate(msgspec.Struct, frozen=True):
 
 
 class FragmentReport(msgspec.Struct, frozen=True):
-    """A fragment that the sender runs. ``error`` is set when it cannot be started there."""
+    """A fragment that the sender runs. ``error`` is set when it cannot be started there. ``relays``: nodes through
+    which it reads, by producer."""
 
     fragment_id: str
     generation: int
@@ -272,6 +288,7 @@ class FragmentReport(msgspec.Struct, frozen=True):
     error: str | None = None
     consumer_changes: int = 0
     port_changes: int = 0
+    relays: dict[str, str] = {}
 
 
 class Report(msgspec.Struct, frozen=True):

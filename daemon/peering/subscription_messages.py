@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from daemon.peering.query_messages import Assignment, KeptBy, Location
+from overlay.records import NodeRecord
+from sbon.engine_messages import FlightAddress
 from sbon.fragment import Computes, Start
 
 
@@ -48,10 +50,31 @@ class Unsubscribe(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """How a cursor does: the node that reads, and bytes/s, None while they are not measured."""
+    """How a cursor does: the node that reads, and bytes/s, None while they are not measured.
+
+    ``flight_address``: of the engine there, None while it is not known. ``through``: the node of another reader that
+    relays to it.
+    """
 
     node_id: str
     rate_bytes_per_s: float | None
+    flight_address: FlightAddress | None = None
+    through: str | None = None
+
+
+class Fellow(msgspec.Struct, frozen=True):
+    """Somebody else who reads ``fragment_id``, not through anybody; the engine there may relay it. ``is_own``: it is of
+    the same query, and never reads through others."""
+
+    fragment_id: str
+    cursor: str
+    record: NodeRecord
+    flight_address: FlightAddress
+    is_own: bool
+
+    @property
+    def consumer(self) -> str:
+        return self.cursor.partition(":")[0]
 
 
 class RenewSubscriptions(msgspec.Struct, frozen=True):
@@ -63,11 +86,12 @@ class RenewSubscriptions(msgspec.Struct, frozen=True):
 
 class SubscriptionsRenewed(msgspec.Struct, frozen=True):
     """``locations`` of what is read. ``gone``: cursors that there are not, as far as this keeper knows, and why.
-    ``kept_by``: who keeps the query now; a former keeper says nothing else."""
+    ``kept_by``: who keeps the query now; a former keeper says nothing else. ``fellows``: who else reads the same."""
 
     locations: tuple[Location, ...]
     gone: dict[str, str]
     kept_by: KeptBy | None = None
+    fellows: tuple[Fellow, ...] = ()
 
 
 class AskUnread(msgspec.Struct, frozen=True):

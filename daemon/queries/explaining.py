@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from daemon.control.messages import Candidate, Explanation, LinkInfo, OperatorExplanation, Reuse
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import FragmentView, QueryView
+from daemon.peering.query_messages import FragmentView, QueryView, Reused
 from sbon.network_usage import link_usage
 from sbon.placement.choice import OperatorChoice
 
@@ -19,10 +19,7 @@ def explanation(view: QueryView, peers: Peers) -> Explanation:
         ),
         network_usage=view.network_usage,
         network_usage_at_consumer=view.network_usage_at_consumer,
-        reused=tuple(
-            Reuse(each.fragment_id, each.query_id, peers.name(each.location.node_id), each.computes, each.start.from_ms)
-            for each in view.reused
-        ),
+        reused=tuple(_reuse(each, view.elsewhere.get(each.fragment_id), peers) for each in view.reused),
         readers=tuple(
             Reuse(reader.fragment_id, reader.query_id, peers.name(view.elsewhere[cursor]))
             if cursor in view.elsewhere
@@ -30,6 +27,14 @@ def explanation(view: QueryView, peers: Peers) -> Explanation:
             for cursor, reader in view.readers.items()
         ),
         links=links(view, peers),
+    )
+
+
+def _reuse(reused: Reused, read_at: str | None, peers: Peers) -> Reuse:
+    node_id = reused.location.node_id
+    through = None if read_at in (None, node_id) else peers.name(read_at or "")
+    return Reuse(
+        reused.fragment_id, reused.query_id, peers.name(node_id), reused.computes, reused.start.from_ms, through
     )
 
 

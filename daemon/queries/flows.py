@@ -24,6 +24,8 @@ class Flows:
         #: By (producer, consumer).
         self._measured: dict[tuple[str, str], Measured] = {}
         self._rtt_ms: dict[tuple[str, str], float] = {}
+        #: By (producer, consumer): the node of another reader, through whom it is read.
+        self._relays: dict[tuple[str, str], str] = {}
         #: What the readers of a query's fragments have said of themselves, by cursor (daemon.queries.subscribing).
         self.readings: Callable[[QueryRecord], Mapping[str, Reading]] = lambda _: {}
 
@@ -40,14 +42,35 @@ class Flows:
                 sum(port.rate_bytes_per_s for port in ports), sum(port.rate_rows_per_s for port in ports)
             )
 
+        for link in [link for link in self._relays if link[1] == report.fragment_id]:
+            del self._relays[link]
+        self._relays.update({(producer, report.fragment_id): node_id for producer, node_id in report.relays.items()})
+
     def forget(self, fragment_id: str) -> None:
-        for link in [link for link in self._measured if fragment_id in link]:
-            del self._measured[link]
+        for known in (self._measured, self._relays):
+            for link in [link for link in known if fragment_id in link]:
+                del known[link]
 
     def rate(self, producer: str, consumer: str) -> float | None:
         """Bytes/s on a link, None while it is not measured here."""
         known = self._measured.get((producer, consumer))
         return None if known is None else known.bytes_per_s
+
+    def relay(self, producer: str, consumer: str) -> str | None:
+        """The node through which a fragment is read, None if directly, as far as known here."""
+        return self._relays.get((producer, consumer))
+
+    def read_at(self, record: QueryRecord) -> dict[str, str]:
+        """Where the query has what it reads of others: on which node it runs, or on which it is relayed to the query.
+
+        By fragment id, for those of which all that read them here say the same.
+        """
+        found = {}
+        for fragment_id, reused in record.reused.items():
+            relays = {self.relay(fragment_id, consumer) for consumer, _ in record.consumers(fragment_id)}
+            relay = relays.pop() if len(relays) == 1 else None
+            found[fragment_id] = reused.location.node_id if relay is None else relay
+        return found
 
     def of(self, record: QueryRecord, placement: Mapping[str, str]) -> tuple[LinkFlow, ...]:
         """The links of a query, with those to readers of other queries, whose ends are at ``placement``.
@@ -60,6 +83,8 @@ class Flows:
             if link.target not in record.fragments or not record.fragments[link.target].released
         ]
         for cursor, reading in self.readings(record).items():
+            if reading.through is not None:
+                continue  # what another reader relays goes out from there
             said = reading.rate_bytes_per_s
             ends.append((record.readers[cursor].fragment_id, cursor, None if said is None else Measured(said)))
         estimated = {link.source: link.rate_bytes_per_s for link in record.links}

@@ -151,7 +151,7 @@ class Keeper:
         self._events.publish("query-running", query=query_id)
 
     async def withdraw(self, query_id: str) -> None:
-        """The deployment failed: release what was started, and forget that there was such a query, if nobody reads it."""
+        """The deployment failed: release what was started, and forget the query, if nobody reads of it."""
         if self._keeping.find(query_id) is None:
             return  # it was never agreed on
         try:
@@ -430,7 +430,7 @@ class Keeper:
         """A query with what was reported of it last."""
         now_s = self._wall_s()
         last_change_s = record.last_move_at_s or record.running_at_s or now_s
-        elsewhere = {fragment_id: reused.location.node_id for fragment_id, reused in record.reused.items()}
+        elsewhere = self.flows.read_at(record)
         elsewhere |= {cursor: reading.node_id for cursor, reading in self.flows.readings(record).items()}
         fragments = tuple(
             self._fragment_view(record, fragment_id)

@@ -38,6 +38,7 @@ from daemon.peering.subscription_messages import (
 from daemon.queries import sharing
 from daemon.queries.keeper import Keeper
 from daemon.queries.record_keeping import RecordKeeping
+from daemon.queries.relaying import Relaying
 from sbon.engine_messages import SetReaders
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 
@@ -76,6 +77,7 @@ class Subscriptions:
         self._heard_s: dict[str, float] = {}
         self._readings: dict[str, Reading] = {}
         self._dropped: set[tuple[str, str]] = set()
+        self._relaying = Relaying(peers, keeper.flows, events)
         self._due = trio.Event()
         keeper.flows.readings = self._of_readers
         keeper.on_release = self._look_soon
@@ -160,10 +162,15 @@ class Subscriptions:
         gone = {cursor: why for cursor in message.readings if cursor not in readers}
         for cursor in message.readings.keys() - gone.keys():
             self._heard_s[cursor] = self._monotonic_s()
-            self._readings[cursor] = message.readings[cursor]
+            reading = message.readings[cursor]
+            if reading.rate_bytes_per_s is not None or cursor not in self._readings:
+                self._readings[cursor] = reading  # or else that keeper is not the one who hears of it
+        if record is None:
+            return SubscriptionsRenewed((), gone)
         read = {readers[cursor].fragment_id for cursor in message.readings if cursor not in gone}
-        locations = () if record is None else tuple(record.location(each) for each in read)
-        return SubscriptionsRenewed(locations, gone, None if record is None else record.kept_by)
+        locations = tuple(record.location(each) for each in read)
+        fellows = self._relaying.fellows(record, read, self._of_readers(record))
+        return SubscriptionsRenewed(locations, gone, record.kept_by, fellows)
 
     def _of_readers(self, record: QueryRecord) -> Mapping[str, Reading]:
         return {cursor: self._readings[cursor] for cursor in record.readers if cursor in self._readings}
@@ -215,8 +222,9 @@ class Subscriptions:
         readings = {}
         for cursor in cursors:
             consumer = cursor.partition(":")[0]
-            rate = self._keeper.flows.rate(reused.fragment_id, consumer)
-            readings[cursor] = Reading(record.fragment(consumer).owner, rate)
+            reader, flows = record.fragment(consumer), self._keeper.flows
+            link = reused.fragment_id, consumer
+            readings[cursor] = Reading(reader.owner, flows.rate(*link), reader.flight_address, flows.relay(*link))
         message = RenewSubscriptions(reused.query_id, readings)
         gathered = await self._peers.gather(message, SubscriptionsRenewed, reused.keepers, ASK_TIMEOUT_S)
         answers = list(gathered.answers.values())
@@ -229,6 +237,7 @@ class Subscriptions:
                 return
             await self._learn_keepers(record, reused.query_id, kept_by)
             await self._locate(record, reused, answers)
+            await self._relaying.look(record, reused, [fellow for answer in answers for fellow in answer.fellows])
         except SbonError as error:
             log.info("query %s does not keep what became of %s now: %s", record.query_id, reused.fragment_id, error)
 

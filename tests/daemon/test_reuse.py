@@ -238,6 +238,19 @@ async def test_a_join_that_two_queries_read_is_taken_over_and_both_go_on(tmp_pat
             return any(path.name.startswith(f"{join.fragment_id}.") for path in replicas.iterdir())
 
         await eventually(is_replicated_at_sink)
+
+        # It goes from hub to sink once: what reads it there for the first query relays it to the second one.
+        await eventually(lambda: reads_through(cluster, second, "sink"))
+        service = cluster.daemons["sink"].query_service
+        reader, hello = service.hosting.find(aggregate.fragment_id), service.supervisor.hello
+        assert reader is not None
+        assert hello is not None
+        assert reader.relays[join.fragment_id].flight_address[1:] == hello.flight_address[1:]
+
+        async def costs_the_first_nothing() -> bool:
+            return not any(aggregate.fragment_id in flow.target for flow in (await service.view(first)).flows)
+
+        await eventually(costs_the_first_nothing)
         await cluster.stop("hub")
 
         async def goes_on_at_sink() -> bool:
@@ -261,6 +274,7 @@ async def test_a_join_that_two_queries_read_is_taken_over_and_both_go_on(tmp_pat
 
         await eventually(both_read_it_there)
         await eventually(lambda: reads_from(cluster, second, "sink"))
+        await eventually(lambda: reads_through(cluster, second, None))
         await cluster.start("hub")  # it has had it, and has to let it go
 
         async def has_let_it_go() -> bool:
@@ -288,6 +302,10 @@ async def is_read_by(cluster: Cluster, query_id: str, reader: str) -> bool:
 
 async def reads_from(cluster: Cluster, query_id: str, node: str) -> bool:
     return [each.node for each in (await explained(cluster, query_id)).reused] == [node]
+
+
+async def reads_through(cluster: Cluster, query_id: str, node: str | None) -> bool:
+    return [each.through for each in (await explained(cluster, query_id)).reused] == [node]
 
 
 async def connected(cluster: Cluster, reader: str, fragment_id: str, node: str) -> bool:

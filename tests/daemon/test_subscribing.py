@@ -21,6 +21,7 @@ from daemon.peering.query_messages import (
     Location,
     QueryStatus,
     Reader,
+    ReadThrough,
     ReleaseFragment,
 )
 from daemon.peering.query_record import QueryRecord
@@ -104,12 +105,16 @@ async def world(folder: Path) -> AsyncIterator[World]:
         found.released.append(message.fragment_id)
         return Done()
 
+    async def read_through(_message: ReadThrough, _sender: str) -> Done:
+        return Done()
+
     async def connect(_message: ConnectTo, _sender: str) -> Done:
         return Done()
 
     host.handle(SetConsumers, set_consumers)
     host.handle(ReleaseFragment, release)
     host.handle(ConnectTo, connect)
+    host.handle(ReadThrough, read_through)
     async with trio.open_nursery() as nursery:
         for node in nodes.values():
             await nursery.start(node.keeping.run)

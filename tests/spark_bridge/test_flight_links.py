@@ -17,6 +17,7 @@ from spark_bridge.flight_links import LinkServer, Puller, PullRequest, Served, T
 from spark_bridge.link_credentials import LinkCredentials, to_pem
 from spark_bridge.link_log import LinkLog
 from spark_bridge.port_inbox import PortInbox
+from spark_bridge.relay import Relay
 
 PATIENCE_S = 30.0
 
@@ -30,6 +31,9 @@ class Fragments:
 
     def served(self, fragment_id: str) -> Served | None:
         return Served(self.log, 1, self.stopping) if fragment_id == "f" else None
+
+    def relayed(self, fragment_id: str) -> Relay | None:
+        return None
 
 
 @pytest.fixture
@@ -130,6 +134,9 @@ class Silent:
     def served(self, fragment_id: str) -> Served | None:
         self.asked.set()
         self.ending.wait()
+        return None
+
+    def relayed(self, fragment_id: str) -> Relay | None:
         return None
 
 

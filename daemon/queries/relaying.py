@@ -1,0 +1,106 @@
+"""Readers of other queries' fragments that read them through another reader, so that they cross the sea once.
+
+The keepers of what is read tell who else reads it (:class:`Fellow`); the first keeper of the query that reads decides,
+again with each renewal of its subscriptions, and tells the host of the reader. A relay has no state
+(:mod:`spark_bridge.relay`): all of this may be lost or wrong at any time, and only bytes take another way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from daemon.events import Events
+from daemon.peering.peers import Peers
+from daemon.peering.query_messages import ReadThrough, RelayAt, Reused
+from daemon.peering.query_record import QueryRecord
+from daemon.peering.requests import Done
+from daemon.peering.subscription_messages import Fellow, Reading
+from daemon.queries.flows import Flows
+from sbon.engine_messages import FlightAddress, cursor_name
+from sbon.errors import SbonError
+from sbon.placement.problem import CostView
+
+log = logging.getLogger("sbon.subscribing")
+
+#: A relay is to be so much nearer than the producer before reading begins through it.
+NEARER = 0.5
+
+
+class Relaying:
+    """For the queries that this node keeps."""
+
+    def __init__(self, peers: Peers, flows: Flows, events: Events) -> None:
+        self._peers = peers
+        self._flows = flows
+        self._events = events
+
+    def fellows(
+        self, record: QueryRecord, read: Collection[str], readings: Mapping[str, Reading]
+    ) -> tuple[Fellow, ...]:
+        """Who reads these fragments of the query, and not through anybody. ``readings``: those of others, by cursor."""
+        found = [
+            self._fellow(fragment_id, cursor_name(consumer, port), reader.owner, reader.flight_address, is_own=True)
+            for fragment_id in read
+            for consumer, port in record.consumers(fragment_id)
+            for reader in [record.fragment(consumer)]
+        ]
+        for cursor, reading in readings.items():
+            fragment_id = record.readers[cursor].fragment_id
+            if fragment_id in read and reading.through is None:
+                found.append(self._fellow(fragment_id, cursor, reading.node_id, reading.flight_address, is_own=False))
+        return tuple(fellow for fellow in found if fellow is not None)
+
+    def _fellow(
+        self, fragment_id: str, cursor: str, node_id: str, address: FlightAddress | None, *, is_own: bool
+    ) -> Fellow | None:
+        """None as long as too little is known of it here."""
+        node = self._peers.known(node_id)
+        return None if node is None or address is None else Fellow(fragment_id, cursor, node, address, is_own)
+
+    async def look(self, record: QueryRecord, reused: Reused, fellows: Iterable[Fellow]) -> None:
+        """Have each consumer of ``reused`` read through whom it should."""
+        if record.keeper != self._peers.node_id:
+            return
+        others = {each.cursor: each for each in fellows if each.fragment_id == reused.fragment_id}
+        for each in others.values():
+            self._peers.meet(each.record)
+        view = self._flows.cost_view()
+        for consumer in dict.fromkeys(consumer for consumer, _ in record.consumers(reused.fragment_id)):
+            host, present = record.fragment(consumer).owner, self._flows.relay(reused.fragment_id, consumer)
+            fellow = choose(host, consumer, reused.location.node_id, others.values(), present, view)
+            if fellow is not None or present is not None:
+                relay = None if fellow is None else RelayAt(fellow.record.node_id, fellow.flight_address)
+                await self._tell(host, ReadThrough(consumer, reused.fragment_id, relay), present)
+
+    async def _tell(self, host: str, message: ReadThrough, present: str | None) -> None:
+        """Again and again: who is told may be started anew, and the engine of the relay, too."""
+        try:
+            await self._peers.ask(host, message, Done)
+        except SbonError as error:
+            log.info("%s does not hear through whom it reads: %s", message.consumer, error)
+            return
+        relay = None if message.relay is None else message.relay.node_id
+        if relay != present:
+            through = None if relay is None else self._peers.name(relay)
+            self._events.publish("reads-through", consumer=message.consumer, producer=message.producer, node=through)
+
+
+def choose(
+    host: str, consumer: str, producer: str, fellows: Iterable[Fellow], present: str | None, view: CostView
+) -> Fellow | None:
+    """Through whom ``consumer`` on the node ``host`` is to read what runs on the node ``producer``; None: directly.
+
+    ``present``: the node through which it reads now. Of two other queries' readers only who is nearer to the producer
+    relays to who is farther (of two on one node the lesser name): so no two wait for each other.
+    """
+    direct_ms = view.rtt_ms(producer, host)
+    best, best_ms = None, direct_ms
+    for fellow in sorted(fellows, key=lambda fellow: fellow.cursor):
+        node_id = fellow.record.node_id
+        apart_ms = view.rtt_ms(node_id, host)
+        is_near = apart_ms < (1.0 if node_id == present else NEARER) * direct_ms
+        is_before = fellow.is_own or (view.rtt_ms(producer, node_id), fellow.consumer) < (direct_ms, consumer)
+        if is_near and is_before and apart_ms < best_ms:
+            best, best_ms = fellow, apart_ms
+    return best
