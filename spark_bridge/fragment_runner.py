@@ -47,6 +47,7 @@ from spark_bridge.relay import Relay
 from spark_bridge.replay_source import REPLAY_FORMAT
 from spark_bridge.sinks import SinkWriter, open_sink
 from spark_bridge.snapshots import Snapshot
+from spark_bridge.source_batch import read_source
 from spark_bridge.statistics import FragmentMeters
 
 #: Formats that need to be told the schema; the others know their own, and are cast to what was declared.
@@ -423,27 +424,15 @@ class FragmentRunner:
         assert declared is not None, "a source fragment carries its stream"
         before = self._log.header(batch_id - 1)
         watermark_ms = before.watermark_ms if before else None
-        event_time = sf.col(f"`{declared.event_time}`")
-        late = event_time.isNull()
-        if watermark_ms is not None:
-            late = late | (event_time < sf.timestamp_millis(sf.lit(watermark_ms)))
-        rows = rows.persist()
-        try:
-            newest_us, late_rows, read_rows = rows.agg(
-                sf.max(sf.unix_micros(event_time)), sf.count_if(late), sf.count(sf.lit(1))
-            ).collect()[0]
-            rows.where(~late).createOrReplaceTempView("source")
-            table = rows.sparkSession.sql(self.spec.sql).toArrow()
-        finally:
-            rows.unpersist()
-        self.meters.late_rows += int(late_rows)
-        self.meters.stream_rows.add(int(read_rows), time.monotonic())
+        read = read_source(rows, declared.event_time, watermark_ms, self.spec.sql)
+        self.meters.late_rows += read.late_rows
+        self.meters.stream_rows.add(read.rows, time.monotonic())
         if plan.sources_ended():
-            return table, END_OF_STREAM_MS
-        if newest_us is None:
-            return table, watermark_ms
-        advanced_ms = newest_us // 1000 - round(declared.watermark_delay_s * 1000)
-        return table, advanced_ms if watermark_ms is None else max(watermark_ms, advanced_ms)
+            return read.table, END_OF_STREAM_MS
+        if read.newest_us is None:
+            return read.table, watermark_ms
+        advanced_ms = read.newest_us // 1000 - round(declared.watermark_delay_s * 1000)
+        return read.table, advanced_ms if watermark_ms is None else max(watermark_ms, advanced_ms)
 
     def _lagged(self, watermark_ms: int | None) -> int | None:
         """What the output promises, given the input's watermark; never less than was promised before."""
