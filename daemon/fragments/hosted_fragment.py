@@ -21,6 +21,7 @@ import msgspec
 import trio
 
 from daemon.durable import write_durably
+from daemon.fragments.state_copies import StateCopies
 from daemon.peering.folder_transfer import sync_folder
 from daemon.peering.query_messages import Assignment, KeptBy, Location, RelayAt
 from sbon.engine_messages import FlightAddress, SnapshotTaken
@@ -74,6 +75,7 @@ class HostedFragment:
     ``lease``: what its owner holds of the keepers' permission, None for what needs none. ``replication``: what its
     replicas have, None for what is never replicated; ``snapshot``: the engine's latest for them.
     ``snapshot_readers``: how many want snapshots of it besides its replicas, to copy its state ahead.
+    ``copies``: what other hosts have of its state.
     ``spark_version``: of the engine that it was last started on.
     ``conducting``: a move from here is under way, and what happens to the fragment is the conductor's business.
     """
@@ -95,6 +97,7 @@ class HostedFragment:
         self.lease: Lease | None = None
         self.replication: Replication | None = None
         self.snapshot: SnapshotTaken | None = None
+        self.copies = StateCopies()
         self.producers: dict[str, Location] = {}
         #: Through whom it reads them, by producer; not written down, because it is said again every few seconds.
         self.relays: dict[str, RelayAt] = {}

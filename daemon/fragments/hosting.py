@@ -28,6 +28,7 @@ from daemon.fragments.preparing import Preparing
 from daemon.fragments.replica_store import ReplicaStore
 from daemon.fragments.reporting import Reporting
 from daemon.fragments.reserving import HostBook
+from daemon.fragments.state_copies import StateCopies
 from daemon.peering.keeper_messages import Adopted, AdoptFragment
 from daemon.peering.move_messages import AcceptFragment, AwaitRunning
 from daemon.peering.peers import Peers
@@ -293,6 +294,7 @@ class Hosting:
             raise UnavailableError("too few of its keepers answer")
         # What this stay has shipped counts from its own start: replicas may have the state of an earlier owner.
         fragment.snapshot, fragment.snapshot_readers = None, 0
+        fragment.copies = StateCopies()
         fragment.spark_version = hello.spark_version
         fragment.replication = Replication(assignment.replicas, NOTHING) if assignment.is_leased else None
         self._supervisor.forget_status(fragment.fragment_id)
@@ -450,11 +452,11 @@ class Hosting:
         if not fragment.up or fragment.settling or fragment.record.phase is not Phase.RUNNING:
             raise UnavailableError(f"{fragment_id} is still starting: try again in some seconds")
         fragment.conducting = True
-        fragment.confirmed = False  # whatever happens, the next word on it is the keeper's
         try:
             yield fragment
         finally:
             fragment.conducting = False
+            fragment.confirmed = False  # whatever has happened, the next word on it is the keeper's
             if self._is_here(fragment):
                 self._settle_soon(fragment)
 
@@ -464,17 +466,22 @@ class Hosting:
             self._store.write(fragment, Phase.STOPPING)
             return await self._let_go(fragment)
 
-    async def snapshot(self, fragment: HostedFragment) -> SnapshotTaken | None:
-        """The fragment's state after its last batch or so, while it goes on; None if there is none within seconds."""
+    @contextmanager
+    def reading_snapshots(self, fragment: HostedFragment) -> Iterator[None]:
+        """Inside the block there are snapshots of the fragment, and none is deleted."""
         fragment.snapshot_readers += 1
         try:
-            await self.permits.tell(fragment)
-            with trio.move_on_after(SNAPSHOT_TIMEOUT_S):
-                while fragment.up and fragment.snapshot is None:
-                    await self._news.wait()
-            return fragment.snapshot
+            yield
         finally:
             fragment.snapshot_readers -= 1
+
+    async def snapshot(self, fragment: HostedFragment) -> SnapshotTaken | None:
+        """The fragment's state after its last batch or so, while it goes on; None if there is none within seconds."""
+        await self.permits.tell(fragment)
+        with trio.move_on_after(SNAPSHOT_TIMEOUT_S):
+            while fragment.up and fragment.snapshot is None:
+                await self._news.wait()
+        return fragment.snapshot
 
     async def reclaim(self, fragment: HostedFragment) -> bool:
         """After a move of which the outcome is not known: ask the keeper. True if the fragment stays, and goes on."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import trio
 
@@ -24,11 +23,8 @@ from daemon.fragments import own_costs
 from daemon.fragments.engine_news import START_TIMEOUT_S
 from daemon.fragments.hosted_fragment import RECORD_FILE, HostedFragment
 from daemon.fragments.hosting import Hosting
-from daemon.fragments.replica_store import Digests
 from daemon.fragments.reserving import Reserving
-from daemon.peering.keeper_messages import DescribeReplica, ReplicaFiles, StoreReplica
 from daemon.peering.move_messages import (
-    AcceptFragment,
     AnnounceMove,
     AwaitRunning,
     ConductMove,
@@ -107,9 +103,6 @@ class _Move:
         self._reason = reason
         self._steps_s: dict[str, float] = {}
         self._sent_bytes: dict[str, int] = {}
-        self._digests = Digests()
-        #: What the target has of the fragment's folder, path -> digest.
-        self._copied: dict[str, str] = {}
 
     async def carry_out(self) -> MoveReport:
         fragment = self._fragment
@@ -174,33 +167,36 @@ class _Move:
         """Most of the state, while the fragment goes on; again, as long as much has changed meanwhile. Without it the
         move only takes longer."""
         try:
-            for _ in range(MOST_COPIES):
-                if await self._copy_once() < MUCH_BYTES:
-                    return
-        except (SbonError, FileNotFoundError) as error:  # a newer snapshot has just taken its place
+            with self._hosting.reading_snapshots(self._fragment):
+                for _ in range(MOST_COPIES):
+                    if await self._copy_once() < MUCH_BYTES:
+                        return
+        except (SbonError, OSError) as error:
             log.info("no state of %s goes ahead: %s", self._fragment.fragment_id, error)
 
     async def _copy_once(self) -> int:
         """What the target does not have of a snapshot. Returns its bytes."""
-        snapshot = await self._hosting.snapshot(self._fragment)
+        fragment = self._fragment
+        snapshot = await self._hosting.snapshot(fragment)
         if snapshot is None:
             return 0
-        folder = Path(snapshot.folder)
-        files = await trio.to_thread.run_sync(self._digests.of, folder)
-        known = (await self._peers.ask(self._target, DescribeReplica(self._fragment.fragment_id), ReplicaFiles)).files
-        version = self._fragment.spark_version
-        message = StoreReplica(self._fragment.record.assignment, snapshot.batch_id, files, version)
-        sent_bytes = await self._parcels.send(self._target, message, folder, files, known, SHIP_TIMEOUT_S)
+        sent_bytes = await fragment.copies.send(
+            self._peers,
+            self._parcels,
+            self._target,
+            fragment.record.assignment,
+            snapshot,
+            fragment.spark_version,
+            SHIP_TIMEOUT_S,
+        )
         self._sent_bytes["copy"] = self._sent_bytes.get("copy", 0) + sent_bytes
-        self._copied = files
         return sent_bytes
 
     async def _ship(self, granted: Assignment) -> None:
         """All that is in the folder now, of which the target has some."""
-        folder = self._fragment.folder
-        files = await trio.to_thread.run_sync(self._digests.of, folder, HOSTS_OWN)
-        self._sent_bytes["ship"] = await self._parcels.send(
-            self._target, AcceptFragment(granted, files), folder, files, self._copied, SHIP_TIMEOUT_S
+        fragment = self._fragment
+        self._sent_bytes["ship"] = await fragment.copies.hand_over(
+            self._parcels, self._target, granted, fragment.folder, HOSTS_OWN, SHIP_TIMEOUT_S
         )
 
     async def _stays(self) -> bool:

@@ -18,7 +18,7 @@ from daemon.fragments.engine_supervisor import EngineSupervisor
 from daemon.fragments.hosted_fragment import HostedFragment
 from daemon.fragments.hosting import Hosting
 from daemon.fragments.preparing import check_spark
-from daemon.fragments.replica_store import Digests, ReplicaStore
+from daemon.fragments.replica_store import ReplicaStore
 from daemon.peering.keeper_messages import (
     ChangeReplicas,
     CheckReplica,
@@ -54,8 +54,6 @@ class _Stay:
     def __init__(self, replication: Replication, changes: int) -> None:
         self.replication = replication
         self.changes = changes
-        self.files: dict[str, dict[str, str]] = {}
-        self.digests = Digests()
         #: Since when a host owes us something, on trio's clock.
         self.owes_since_s: dict[str, float] = {}
         self.bounded = False
@@ -150,16 +148,15 @@ class Replicating:
             await self._ship_to_all(fragment, stay, snapshot)
             if replication.safe_batch != safe:
                 await self._hosting.permits.tell(fragment)
-            await trio.to_thread.run_sync(_delete_older, Path(snapshot.folder))
+            if not fragment.snapshot_readers:
+                await trio.to_thread.run_sync(_delete_older, Path(snapshot.folder))
         await self._propose(fragment, stay)
 
     async def _copy_to_candidate(
         self, fragment: HostedFragment, stay: _Stay, host: str, snapshot: SnapshotTaken
     ) -> None:
         """A first copy, while nobody waits for it; from then on it is waited for, and soon has the rest."""
-        files = await trio.to_thread.run_sync(stay.digests.of, Path(snapshot.folder))
-        message = StoreReplica(fragment.record.assignment, snapshot.batch_id, files, fragment.spark_version)
-        await self._ship(host, stay, message, Path(snapshot.folder))
+        await self._ship(host, fragment, stay, snapshot)
         stay.candidate = None
         fragment.snapshot_readers -= 1
         if stay.replication.has(host, snapshot.batch_id):
@@ -188,29 +185,21 @@ class Replicating:
         now_s = trio.current_time()
         for host in due:
             stay.owes_since_s.setdefault(host, now_s)
-        folder = Path(snapshot.folder)
-        files = await trio.to_thread.run_sync(stay.digests.of, folder)
-        message = StoreReplica(fragment.record.assignment, snapshot.batch_id, files, fragment.spark_version)
         try:
             async with trio.open_nursery() as nursery:
                 for host in due:
-                    nursery.start_soon(self._ship, host, stay, message, folder)
+                    nursery.start_soon(self._ship, host, fragment, stay, snapshot)
         except* OSError as errors:  # the snapshot has gone, say, with its fragment
             raise OSError(str(errors.exceptions[0])) from None
 
-    async def _ship(self, host: str, stay: _Stay, message: StoreReplica, folder: Path) -> None:
-        fragment_id = message.assignment.fragment_id
+    async def _ship(self, host: str, fragment: HostedFragment, stay: _Stay, snapshot: SnapshotTaken) -> None:
+        assignment, spark = fragment.record.assignment, fragment.spark_version
         try:
-            if host not in stay.files:
-                reply = await self._peers.ask(host, DescribeReplica(fragment_id), ReplicaFiles)
-                stay.files[host] = reply.files
-            known = stay.files.pop(host)  # not known any more if it fails
-            await self._parcels.send(host, message, folder, message.files, known, SHIP_TIMEOUT_S)
+            await fragment.copies.send(self._peers, self._parcels, host, assignment, snapshot, spark, SHIP_TIMEOUT_S)
         except SbonError as error:
-            log.info("%s does not keep the state of %s: %s", self._peers.name(host), fragment_id, error)
+            log.info("%s does not keep the state of %s: %s", self._peers.name(host), fragment.fragment_id, error)
             return
-        stay.files[host] = message.files
-        stay.replication.stored(host, message.batch_id)
+        stay.replication.stored(host, snapshot.batch_id)
         stay.owes_since_s.pop(host, None)
 
     async def _propose(self, fragment: HostedFragment, stay: _Stay) -> None:

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from daemon.config import FailoverConfig
 from daemon.control.messages import Cancel, OperatorInfo
+from daemon.fragments.preparing import Preparing
 from daemon.peering import parcels
+from daemon.peering.query_messages import PrepareEngine
+from daemon.peering.requests import Done
 from sbon.errors import UnavailableError
 from tests.daemon.test_queries import Cluster, eventually, running_cluster
 
@@ -152,6 +156,39 @@ async def test_a_fragment_may_move_to_its_replica_and_finds_another_one(tmp_path
         await cluster.start("sink")
         await eventually(cluster.all_running)
         assert (await cluster.union()).node == "hub"
+
+
+async def test_replicas_grow_while_a_move_is_prepared_and_with_them_what_is_let_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preparing, ready = trio.Event(), trio.Event()
+    prepare = Preparing._prepare
+
+    async def slowly(self: Preparing, message: PrepareEngine, sender: str) -> Done:
+        if message.coming is not None:
+            preparing.set()
+            await ready.wait()
+        return await prepare(self, message, sender)
+
+    monkeypatch.setattr(Preparing, "_prepare", slowly)
+    async with running_cluster(tmp_path, failover=FAILOVER) as cluster, trio.open_nursery() as nursery:
+        fragment = (await begin_on_hub(cluster)).fragment_id
+        await replicated(cluster, "hub")
+        nursery.start_soon(cluster.migrate, fragment, "sink")
+        await preparing.wait()
+        hosted = cluster.daemons["hub"].query_service.hosting.find(fragment)
+        assert hosted is not None
+        replication = hosted.replication
+        assert replication is not None
+        before = replication.safe_batch
+        assert before is not None
+
+        async def has_grown() -> bool:
+            return replication.safe_batch is not None and replication.safe_batch > before + 20
+
+        await eventually(has_grown)
+        ready.set()
+        await runs_at(cluster, "sink")
 
 
 async def test_a_lost_keeper_is_replaced_so_that_another_one_may_be_lost(tmp_path: Path) -> None:
