@@ -35,11 +35,10 @@ from sbon.fragment import Computes, FragmentSpec
 from sbon.network_usage import Link, placement_cost
 from sbon.placement.problem import PlacementProblem
 from sbon.planning.signature import Signature
+from sbon.planning.worth import LEAST_SAVING, pays
 
 log = logging.getLogger("sbon.replanning")
 
-#: A new plan is to save this share of the old one's cost: what has not run yet has estimated rates.
-LEAST_SAVING = 0.1
 #: Engines start, and fragments, before the new plan says anything.
 START_S = 10.0
 
@@ -127,13 +126,11 @@ class PlanChanging:
             return None
         cost_now = self._cost_now(record, view, stays)
         cost_then = await self._cost_then(planned, known, rates, sources, specs)
-        saving = cost_now - cost_then
         behind_ms = self._behind_ms(view, new.switch.old, new.switch.from_ms)
         lasts_s = view.age_s if view.remaining_s is None else view.remaining_s
-        # Both plans run until the new one is whole.
-        repays = saving * lasts_s > cost_then * (START_S + behind_ms / 1000.0)
         least = max(LEAST_SAVING, self._policy.minimum_saving_ratio)
-        if saving < least * cost_now or not repays:
+        both_s = START_S + behind_ms / 1000.0  # until the new one is whole
+        if not pays(cost_now, cost_then, least_saving=least, lasts_s=lasts_s, both_s=both_s):
             return None
         return _Better(planned, known, cost_now, cost_then)
 

@@ -1,8 +1,8 @@
 """Old decisions revisited: what was best when a query came need not be so when others have come since.
 
-One query at a time has its turn, within a budget of moves (:mod:`sbon.planning.turns`). In
-:func:`replan` it is taken out, planned anew given what runs, and put back as it is cheaper. Operators that other
-queries read stay where they are, so a query that is taken out loses those that it alone uses.
+One query at a time has its turn, within a budget of moves (:mod:`sbon.planning.turns`), and gets another plan if that
+pays (:mod:`sbon.planning.worth`), as in the daemon. In :func:`replan` it is taken out and planned anew given what runs.
+Operators that other queries read stay where they are, so a query that is taken out loses those that it alone uses.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from sbon.planning.planners.joint import Planner
 from sbon.planning.problem import JoinQuery
 from sbon.planning.situation import Situation
 from sbon.planning.turns import turns
-
-#: A new plan has to save this share of the whole usage: moving is not free.
-LEAST_SAVING = 1e-6
+from sbon.planning.worth import pays
 
 
 def replan(queries: Iterable[JoinQuery], situation: Situation, moves: int) -> int:
@@ -32,13 +30,14 @@ def replan(queries: Iterable[JoinQuery], situation: Situation, moves: int) -> in
 
 
 def _plan_anew(query: JoinQuery, situation: Situation) -> int:
-    """1 if that makes the whole cheaper, and it was done; 0 otherwise."""
+    """1 if that pays, and it was done; 0 otherwise."""
     running, network = situation.running, situation.network
-    usage = running.network_usage(network)
     undo = running.snapshot()
+    usage_now = running.network_usage(network)
     running.withdraw(query.name)
+    of_others = running.network_usage(network)
     running.deploy(query, Planner().plan(query, situation).tree)
-    if running.network_usage(network) < usage * (1.0 - LEAST_SAVING):
+    if pays(usage_now - of_others, running.network_usage(network) - of_others):
         return 1
     running.restore(undo)
     return 0
