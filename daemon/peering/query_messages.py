@@ -342,17 +342,29 @@ class Reused(msgspec.Struct, frozen=True):
 # --- queries as a whole
 
 
-class NewPlan(msgspec.Struct, frozen=True):
-    """Fragments of a running query that are to come in the place of others: ``consumer`` is to read them at ``port``.
-
-    ``decided``: it is done, sooner or later; before, it may be called off.
-    """
+class PortChange(msgspec.Struct, frozen=True):
+    """``consumer``, a sink, is to read at ``port`` what another fragment puts out."""
 
     consumer: str
     port: str
     switch: Switch
+
+
+class NewPlan(msgspec.Struct, frozen=True):
+    """Fragments of a running query that are to come in the place of others.
+
+    ``changes``: of the sinks that read them, those that need the old ones still. ``decided``: it is done, sooner or
+    later; before, it may be called off.
+    """
+
+    changes: tuple[PortChange, ...]
     fragments: tuple[str, ...]
     decided: bool = False
+
+    @property
+    def name(self) -> str:
+        """Fragments are called so once."""
+        return self.fragments[-1]
 
 
 class SubmitQuery(msgspec.Struct, frozen=True):

@@ -174,10 +174,9 @@ class Keeper:
         """From now on the query goes by its new plan. Raises SbonError if it was called off, or cannot."""
         at_s = self._wall_s()
         record = await self._change(query_id, lambda record: switching.decided(record, new, at_s))
-        plan = record.new_plan
-        if plan is not None:
-            sink = record.fragment(plan.consumer)
-            await self._tell(sink.owner, SetPorts(record.assignment(plan.consumer)), Done)
+        for change in () if record.new_plan is None else record.new_plan.changes:
+            sink = record.fragment(change.consumer)
+            await self._tell(sink.owner, SetPorts(record.assignment(change.consumer)), Done)
 
     async def call_off_plan(self, query_id: str, new: str) -> None:
         """Go on as before, unless it is decided."""
@@ -315,7 +314,7 @@ class Keeper:
 
     def _new_plan_is_over(self, plan: NewPlan, record: QueryRecord) -> None:
         what = "plan-changed" if plan.decided else "plan-called-off"
-        self._events.publish(what, query=record.query_id, old=plan.switch.old, new=plan.switch.new)
+        self._events.publish(what, query=record.query_id, fragments=list(plan.fragments))
         self.release_soon(record)
 
     async def tell_consumers(self, record: QueryRecord, fragment_id: str) -> None:

@@ -1,8 +1,8 @@
 """Another plan for a query that runs: other join orders, other streams that run (docs/decisions/planning.md).
 
 The query is planned once more as if it came now, over its own sources, which run. If that saves enough, the new plan is
-put beside the old one like any other: room is reserved, its fragments are started, all or none. Then the sink's port
-changes its producer, and the old plan ends. The steps are those of :mod:`daemon.queries.switching`.
+put beside the old one like any other: room is reserved, its fragments are started, all or none. Then the sinks' ports
+change their producers, and the old plan ends. The steps are those of :mod:`daemon.queries.switching`.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ class PlanChanging:
         record = self._keeper.record(query_id)
         if record.new_plan is not None and not record.new_plan.decided:
             # Whoever has begun it is gone: it was this daemon before a restart, or a keeper that was lost.
-            await self._keeper.call_off_plan(query_id, record.new_plan.switch.new)
+            await self._keeper.call_off_plan(query_id, record.new_plan.name)
             return 0
         try:
-            switching.sink_of(record)
+            switching.sinks_of(record)
         except SbonError as error:
             log.debug("%s", error)
             return 0
@@ -126,7 +126,7 @@ class PlanChanging:
             return None
         cost_now = self._cost_now(record, view, stays)
         cost_then = await self._cost_then(planned, known, rates, sources, specs)
-        behind_ms = self._behind_ms(view, new.switch.old, new.switch.from_ms)
+        behind_ms = max(self._behind_ms(view, each.switch.old, each.switch.from_ms) for each in new.changes)
         lasts_s = view.age_s if view.remaining_s is None else view.remaining_s
         least = max(LEAST_SAVING, self._policy.minimum_saving_ratio)
         both_s = START_S + behind_ms / 1000.0  # until the new one is whole
@@ -207,7 +207,7 @@ class PlanChanging:
         new = ""
         try:
             plan = switching.new_plan(self._keeper.record(query_id), agreed.plan)
-            new = plan.switch.new
+            new = plan.name
             await self._start(query_id, agreed, new)
             await self._keeper.decide_plan(query_id, new)
         except BaseException as error:
@@ -244,7 +244,7 @@ class PlanChanging:
 
 
 def _check_wanted(record: QueryRecord, new: str) -> None:
-    if record.new_plan is None or record.new_plan.switch.new != new:
+    if record.new_plan is None or record.new_plan.name != new:
         raise SbonError(f"the new plan of query {record.query_id} was called off while it was being started")
 
 

@@ -1,9 +1,9 @@
 """The rules by which a running query gets a new plan, sans-I/O (docs/decisions/planning.md).
 
 The new plan is put beside the old one: its fragments read the sources of the query that run already, and nobody reads
-them. Once all of them run it is *decided* that the sink's port changes its producer, and before that it may be called
-off. When the sink has all that it needs of the old plan, that is released. Whatever dies in between, one of the two
-plans goes on, because each step is one change of the record that its keepers agree on.
+them. Once all of them run it is *decided* that the ports of the sinks change their producers, and before that it may be
+called off. When each sink has all that it needs of the old plan, that is released. Whatever dies in between, one of the
+two plans goes on, because each step is one change of the record that its keepers agree on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from daemon.peering.query_messages import FragmentReport, NewPlan, QueryStatus, Reused
+from daemon.peering.query_messages import FragmentReport, NewPlan, PortChange, QueryStatus, Reused
 from daemon.peering.query_record import FragmentRecord, QueryRecord, counted, without_unneeded
 from sbon.engine_messages import FragmentState, cursor_name
 from sbon.errors import SbonError
@@ -24,40 +24,55 @@ from sbon.placement.choice import OperatorChoice
 from sbon.sql.query_plan import QueryPlan
 
 
-def sink_of(record: QueryRecord) -> FragmentSpec:
-    """The one sink of a query, if a new plan can feed it now. Raises SbonError, with the reason, if not."""
-    sinks = [fragment.spec for fragment in record.fragments.values() if fragment.spec.sink is not None]
+def sinks_of(record: QueryRecord) -> tuple[FragmentSpec, ...]:
+    """Those sinks of a query that a new plan can feed now. Raises SbonError, with the reason, if there are none."""
     if record.status is not QueryStatus.RUNNING:
         raise SbonError(f"query {record.query_id} is {record.status}")
     if record.move is not None or record.new_plan is not None:
         raise SbonError(f"query {record.query_id} is being changed now")
-    if len(sinks) != 1:
-        raise SbonError(f"query {record.query_id} has several sinks")
-    (port,) = sinks[0].ports
-    top = record.fragments.get(port.producers[0])
-    if top is None or top.spec.pinned or top.spec.event_time is None:
-        raise SbonError(f"the sink of query {record.query_id} reads what cannot be changed for something else")
-    return sinks[0]
+    sinks = (each.spec for each in record.fragments.values() if each.spec.sink is not None and not each.finished)
+    found = tuple(sink for sink in sinks if _can_change(record, sink))
+    if not found:
+        raise SbonError(f"the sinks of query {record.query_id} read what cannot be changed for something else")
+    return found
+
+
+def _can_change(record: QueryRecord, sink: FragmentSpec) -> bool:
+    top = record.fragments.get(sink.ports[0].producers[0])
+    return top is not None and not top.spec.pinned and top.spec.event_time is not None
 
 
 def new_plan(record: QueryRecord, plan: QueryPlan) -> NewPlan:
     """What ``plan``, the same query over its own sources, is to do in the place of what runs.
 
-    Raises SbonError if the sink would need to be another one, or a source.
+    Raises SbonError if a sink would need to be another one, or a source.
     """
-    sink = sink_of(record)
-    *inner, new_sink = plan.fragments
-    (port,), (new_port,) = sink.ports, new_sink.ports
-    old = record.fragment(port.producers[0]).spec
-    new = next((spec for spec in inner if spec.fragment_id in new_port.producers), None)
-    if new is None or new.computes is None or new_sink.signature() != sink.signature():
-        raise SbonError("the sink would have to read something else")
-    if new.event_time is None or new.event_time != old.event_time:
-        raise SbonError("the event time of the result would be another one")
-    if any(spec.kind is FragmentKind.SOURCE for spec in inner):
+    can_change = {sink.fragment_id for sink in sinks_of(record)}
+    inner = {spec.fragment_id: spec for spec in plan.fragments if spec.sink is None}
+    changes = []
+    for old_id, new_sink in same_sinks(record, plan).items():
+        sink, (new_port,) = record.fragment(old_id).spec, new_sink.ports
+        (port,) = sink.ports
+        if new_port.producers == port.producers:
+            continue
+        old, new = record.fragments.get(port.producers[0]), inner.get(new_port.producers[0])
+        changes_nothing = new_sink.signature() == sink.signature()
+        if old_id not in can_change or old is None or new is None or new.computes is None or not changes_nothing:
+            raise SbonError("the sink would have to read something else")
+        if new.event_time is None or new.event_time != old.spec.event_time:
+            raise SbonError("the event time of the result would be another one")
+        switch = Switch(old.spec.fragment_id, new.fragment_id, new.event_time, new.computes.from_ms)
+        changes.append(PortChange(old_id, port.name, switch))
+    if any(spec.kind is FragmentKind.SOURCE for spec in inner.values()):
         raise SbonError("a source that runs does not put out what is needed")
-    switch = Switch(old.fragment_id, new.fragment_id, new.event_time, new.computes.from_ms)
-    return NewPlan(sink.fragment_id, port.name, switch, tuple(spec.fragment_id for spec in inner))
+    return NewPlan(tuple(changes), tuple(inner))
+
+
+def same_sinks(record: QueryRecord, plan: QueryPlan) -> dict[str, FragmentSpec]:
+    """Those of ``plan`` by the id of the one that runs."""
+    new = {spec.sink.name: spec for spec in plan.fragments if spec.sink is not None}
+    running = (each.spec for each in record.fragments.values())
+    return {spec.fragment_id: new[spec.sink.name] for spec in running if spec.sink is not None}
 
 
 def begin(
@@ -72,18 +87,13 @@ def begin(
     before; raises SbonError if they have run out, or if a new plan cannot begin now."""
     begun = new_plan(record, plan)
     inner = [spec for spec in plan.fragments if spec.fragment_id in begun.fragments]
-    own = {
-        cursor_name(spec.fragment_id, port.name)
-        for spec in inner
-        for port in spec.ports
-        if record.fragments.keys() & set(port.producers)
-    }
+    own, of_sinks = _cursors(record, inner), _cursors(record, same_sinks(record, plan).values())
     if not own <= record.readers.keys():
         raise SbonError("it took too long: a subscription has run out")
     # What was released before is forgotten now: whoever still has it is told that there is no such fragment.
     running = {fragment_id: each for fragment_id, each in record.fragments.items() if not each.released}
     still_read = {fragment_id: each for fragment_id, each in record.reused.items() if record.cursors(fragment_id)}
-    sink = running.pop(begun.consumer)
+    sinks = {fragment_id: running.pop(fragment_id) for fragment_id in same_sinks(record, plan)}
     new = {
         spec.fragment_id: FragmentRecord(spec, hosts[spec.fragment_id], taken=taken.get(spec.fragment_id, Demand()))
         for spec in inner
@@ -92,59 +102,71 @@ def begin(
         record,
         msgspec.structs.replace(
             record,
-            fragments={**running, **new, begun.consumer: sink},
-            links=record.links + links_of(plan, begun.consumer),
+            fragments={**running, **new, **sinks},
+            links=record.links + links_of(record, plan, begun),
             choices=record.choices + choices,
             reused=still_read | {each.fragment_id: each for each in reused},
-            readers={cursor: reader for cursor, reader in record.readers.items() if cursor not in own},
+            readers={cursor: reader for cursor, reader in record.readers.items() if cursor not in own | of_sinks},
             new_plan=begun,
         ),
     )
 
 
-def links_of(plan: QueryPlan, sink: str) -> tuple[Link, ...]:
-    """The links of a new plan; its sink is the running one."""
-    return tuple(
-        Link(source, sink if target == plan.fragments[-1].fragment_id else target, rate)
-        for source, target, rate in plan.links
-    )
+def links_of(record: QueryRecord, plan: QueryPlan, begun: NewPlan) -> tuple[Link, ...]:
+    """The new links of a new plan; its sinks are the running ones."""
+    changed = {change.consumer for change in begun.changes}
+    sinks = {spec.fragment_id: old for old, spec in same_sinks(record, plan).items() if old in changed}
+    targets = {**sinks, **{fragment_id: fragment_id for fragment_id in begun.fragments}}
+    return tuple(Link(source, targets[target], rate) for source, target, rate in plan.links if target in targets)
 
 
-def decided(record: QueryRecord, new: str, at_s: float) -> QueryRecord:
-    """The sink is to read ``new`` from now on. Raises SbonError if that was called off, or if it cannot be."""
+def _cursors(record: QueryRecord, specs: Iterable[FragmentSpec]) -> set[str]:
+    """With which they read what the query has already."""
+    return {
+        cursor_name(spec.fragment_id, port.name)
+        for spec in specs
+        for port in spec.ports
+        if record.fragments.keys() & set(port.producers)
+    }
+
+
+def decided(record: QueryRecord, name: str, at_s: float) -> QueryRecord:
+    """The sinks are to read the new plan from now on. Raises SbonError if it was called off, or if it cannot be."""
     plan = record.new_plan
-    if plan is None or plan.switch.new != new:
+    if plan is None or plan.name != name:
         raise SbonError(f"the new plan of query {record.query_id} was called off")
     if plan.decided:
         return record
-    switch = plan.switch
-    old_rows, new_rows = (_rows(record.fragment(each).output_schema) for each in (switch.old, switch.new))
-    if new_rows is None or old_rows != new_rows:
-        raise SbonError(f"{switch.new} does not put out the same columns as {switch.old}")
-    record = _with_port(record, plan, (switch.old, switch.new))
+    for change in plan.changes:
+        switch = change.switch
+        old_rows, new_rows = (_rows(record.fragment(each).output_schema) for each in (switch.old, switch.new))
+        if new_rows is None or old_rows != new_rows:
+            raise SbonError(f"{switch.new} does not put out the same columns as {switch.old}")
+        record = _with_port(record, change, (switch.old, switch.new))
     return msgspec.structs.replace(record, new_plan=msgspec.structs.replace(plan, decided=True), last_move_at_s=at_s)
 
 
-def called_off(record: QueryRecord, new: str) -> QueryRecord:
+def called_off(record: QueryRecord, name: str) -> QueryRecord:
     """What runs goes on as it is; the same record if it is decided, or over."""
     plan = record.new_plan
-    if plan is None or plan.decided or plan.switch.new != new:
+    if plan is None or plan.decided or plan.name != name:
         return record
     return _without_released(without_unneeded(msgspec.structs.replace(record, new_plan=None)))
 
 
 def heard(record: QueryRecord, report: FragmentReport) -> QueryRecord:
-    """What a report on one of the query's fragments leads to: the old plan is not needed any more, or the new one is
-    called off because a fragment of it failed before it was decided."""
+    """What a report on one of the query's fragments leads to: a sink does not need the old plan any more, or the new
+    one is called off because a fragment of it failed before it was decided."""
     plan = record.new_plan
     if plan is None:
         return record
     ports = () if report.status is None else report.status.ports
-    if plan.decided and report.fragment_id == plan.consumer:
-        passed = any(each.passed for each in ports if (each.port, each.producer) == (plan.port, plan.switch.old))
-        return _completed(record, plan) if passed else record
+    for change in plan.changes if plan.decided else ():
+        passed = any(each.passed for each in ports if (each.port, each.producer) == (change.port, change.switch.old))
+        if report.fragment_id == change.consumer and passed:
+            return _completed(record, plan, change)
     if report.fragment_id in plan.fragments and has_failed(report):
-        return called_off(record, plan.switch.new)
+        return called_off(record, plan.name)
     return record
 
 
@@ -152,23 +174,24 @@ def has_failed(report: FragmentReport) -> bool:
     return report.error is not None or (report.status is not None and report.status.state is FragmentState.FAILED)
 
 
-def _completed(record: QueryRecord, plan: NewPlan) -> QueryRecord:
-    record = _with_port(record, plan, (plan.switch.new,))
-    return _without_released(without_unneeded(msgspec.structs.replace(record, new_plan=None)))
+def _completed(record: QueryRecord, plan: NewPlan, change: PortChange) -> QueryRecord:
+    """One sink reads the new plan alone; with the last one the new plan is the plan."""
+    record = _with_port(record, change, (change.switch.new,))
+    left = tuple(each for each in plan.changes if each != change)
+    new_plan = msgspec.structs.replace(plan, changes=left) if left else None
+    return _without_released(without_unneeded(msgspec.structs.replace(record, new_plan=new_plan)))
 
 
-def _with_port(record: QueryRecord, plan: NewPlan, producers: tuple[str, ...]) -> QueryRecord:
-    sink = record.fragment(plan.consumer)
+def _with_port(record: QueryRecord, change: PortChange, producers: tuple[str, ...]) -> QueryRecord:
+    sink = record.fragment(change.consumer)
 
     def fed(port: PortSpec) -> PortSpec:
-        if port.name != plan.port:
+        if port.name != change.port:
             return port
-        changes = port.changes + 1
-        return msgspec.structs.replace(port, producers=producers, switch=plan.switch, changes=changes)
+        return msgspec.structs.replace(port, producers=producers, switch=change.switch, changes=port.changes + 1)
 
     spec = msgspec.structs.replace(sink.spec, ports=tuple(fed(port) for port in sink.spec.ports))
-    changed = msgspec.structs.replace(sink, spec=spec)
-    fragments = {**record.fragments, plan.consumer: changed}
+    fragments = {**record.fragments, change.consumer: msgspec.structs.replace(sink, spec=spec)}
     return counted(record, msgspec.structs.replace(record, fragments=fragments))
 
 

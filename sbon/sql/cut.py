@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from sbon.fragment import Computes, FragmentKind, FragmentSpec, PortSpec, Start
+from sbon.fragment import Computes, FragmentKind, FragmentSpec, PortSpec
 from sbon.sql import estimates
 from sbon.sql.dialect import column, identifier, render
 from sbon.sql.estimates import Rate
@@ -107,9 +107,9 @@ class Cutter:
         return Cutter(self.query_id, self.name, [*self.fragments], {**self.rates}, {**self.offers}, {**self._numbers})
 
     @property
-    def starts(self) -> dict[str, Start]:
-        """Where others of the same query begin to read its fragments: nothing of these is gone."""
-        return {fragment_id: Start(0, offer.from_ms) for fragment_id, offer in self.offers.items()}
+    def whole_from_ms(self) -> dict[str, int | None]:
+        """From which event times on what others of the same query can read is whole; None: from the first one on."""
+        return {fragment_id: offer.from_ms for fragment_id, offer in self.offers.items()}
 
     def _fragment(self, plan: Plan, outputs: list[Output], time: str | None) -> _Cut:
         """The fragment whose output is ``outputs`` over ``plan``; ``time`` is the attribute that is its event time."""

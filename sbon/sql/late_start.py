@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from sqlglot import exp
 
@@ -21,8 +22,16 @@ from sbon.sql.logical_plan import Aggregate, Compute, Filter, Join, Plan, Reused
 from sbon.sql.time_bounds import Bounds
 
 
-def begin(plan: Plan, starts: Mapping[str, Start], from_ms: int | None = None) -> Plan:
+def begin(
+    plan: Plan,
+    starts: Mapping[str, Start],
+    from_ms: int | None = None,
+    own: Mapping[str, int | None] = MappingProxyType({}),
+) -> Plan:
     """``plan``, reading the fragments of others from ``starts`` on; from their beginnings where none is given.
+
+    ``own``: new fragments of the same query, and from which event time on they are whole, in ms since the epoch.
+    Reading one gives what there would be if it were computed in its place.
 
     ``from_ms``: nothing of an event time before is wanted of anything that is read.
     Raises QueryError for a window of which it cannot be said whether all that belongs to it will come.
@@ -31,22 +40,24 @@ def begin(plan: Plan, starts: Mapping[str, Start], from_ms: int | None = None) -
         case Scan():
             time = next(attribute for attribute, name, _ in plan.columns if name == plan.stream.event_time)
             return _since(plan, time, from_ms)
+        case Reused() if plan.fragment_id in own:
+            return replace(plan, whole_from_ms=own[plan.fragment_id])
         case Reused():
             start = starts.get(plan.fragment_id, Start(0, None))
             given = [each for each in (start.from_ms, from_ms) if each is not None]
             return _since(replace(plan, first_batch=start.first_batch), plan.time, max(given, default=None))
         case Filter():
-            return replace(plan, input=begin(plan.input, starts, from_ms))
+            return replace(plan, input=begin(plan.input, starts, from_ms, own))
         case Compute():
-            return Compute(begin(plan.input, starts, from_ms), plan.columns)
+            return Compute(begin(plan.input, starts, from_ms, own), plan.columns)
         case Join():
-            left, right = begin(plan.left, starts, from_ms), begin(plan.right, starts, from_ms)
+            left, right = begin(plan.left, starts, from_ms, own), begin(plan.right, starts, from_ms, own)
             return Join(left, right, plan.condition, plan.place)
         case Union():
-            branches = tuple(begin(branch, starts, from_ms) for branch in plan.inputs)
+            branches = tuple(begin(branch, starts, from_ms, own) for branch in plan.inputs)
             return Union(branches, plan.columns, plan.expressions)
         case Aggregate():
-            aggregate = Aggregate(begin(plan.input, starts, from_ms), plan.window, plan.keys, plan.measures)
+            aggregate = Aggregate(begin(plan.input, starts, from_ms, own), plan.window, plan.keys, plan.measures)
             return _since(aggregate, plan.window.start, complete_from(aggregate.input, plan.window.time))
 
 
@@ -69,6 +80,8 @@ def _since(plan: Plan, time: str, from_ms: int | None) -> Plan:
 def _missing(plan: Plan) -> dict[str, int]:
     """Rows may be missing that have, in one of these attributes, an earlier time than this, in ms since the epoch."""
     match plan:
+        case Reused() if plan.whole_from_ms is not None:
+            return {plan.time: plan.whole_from_ms}
         case Scan() | Reused() | Aggregate():
             return {}  # where they are not whole, they stand below a filter that says so
         case Filter():

@@ -97,10 +97,11 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reused:
-    """The output of a fragment of another query: its columns as (attribute, name there).
+    """The output of a fragment of another query, or of the same one: its columns as (attribute, name there).
 
     ``instead_of`` is what would have to be computed without it; ``time`` is the attribute of its event time.
     ``first_batch`` is where reading begins. ``surplus``: it is expected to have so many times more rows than that.
+    ``whole_from_ms``: rows of earlier times may be missing, in ms since the epoch; None: it is known to have all.
     """
 
     fragment_id: str
@@ -109,6 +110,7 @@ class Reused:
     instead_of: Plan
     first_batch: int = 0
     surplus: float = 1.0
+    whole_from_ms: int | None = None
 
 
 Plan = Scan | Filter | Compute | Join | Union | Aggregate | Reused

@@ -17,7 +17,7 @@ from sbon.fragment import Start
 from sbon.sql.build import PlanBuilder
 from sbon.sql.catalog import Catalog
 from sbon.sql.check import check_inserts
-from sbon.sql.common_parts import computed_once
+from sbon.sql.common_parts import Begin, computed_once
 from sbon.sql.cut import Cutter
 from sbon.sql.dialect import parse, place
 from sbon.sql.late_start import begin
@@ -58,13 +58,9 @@ class Prepared:
         return tuple(dict.fromkeys((*self.own, *reads(self.plan))))
 
     def beside(self, own: Offers, name: str) -> Prepared:
-        """The same query once more, beside the one that runs, over those of its sources (fragments by id) that do.
-
-        Raises QueryError for several statements: their fragments depend on each other.
-        """
-        if self.further:
-            raise QueryError("a query with several INSERT statements is not planned anew")
-        return replace(self, own=own, name=name)
+        """The same query once more, beside the one that runs, over those of its sources (fragments by id) that do."""
+        further = tuple(replace(each, own=own) for each in self.further)
+        return replace(self, own=own, name=name, further=further)
 
     def cut(self, query_id: str, choose: Choose = as_written, starts: Mapping[str, Start] | None = None) -> QueryPlan:
         """Its fragments, joins as ``choose`` says. Raises QueryError if it cannot run on streams.
@@ -76,9 +72,9 @@ class Prepared:
             for each in self.statements:
 
                 def begun(plan: Plan, cutter: Cutter, from_ms: int | None = each.from_ms) -> Plan:
-                    return begin(plan, {**(starts or {}), **cutter.starts}, from_ms)
+                    return begin(plan, starts or {}, from_ms, cutter.whole_from_ms)
 
-                plan = self._first(choose) if each is self else each._after(cutter)
+                plan = self._first(choose) if each is self else each._after(cutter, begun)
                 plan, cutter = computed_once(plan, each.outputs, cutter, begun)
                 cutter.cut(begun(plan, cutter), each.outputs, each.sink, each.interval_us)
                 sinks[cutter.fragments[-1].fragment_id] = each.sink_owner
@@ -95,13 +91,13 @@ class Prepared:
         plan = reorder(self.plan, choose)
         return with_views(plan, views(plan, self.outputs, self.own, streams=True))
 
-    def _after(self, cutter: Cutter) -> Plan:
+    def _after(self, cutter: Cutter, begun: Begin) -> Plan:
         """The plan that takes from fragments of the same query what it can."""
         chosen: list[View] = []
-        for view in views(self.plan, self.outputs, cutter.offers, streams=True):
+        for view in views(self.plan, self.outputs, {**cutter.offers, **self.own}, streams=True):
             tried = with_views(self.plan, [*chosen, view])
             with suppress(QueryError):  # windows of which it cannot be told whether they are whole
-                begin(tried, cutter.starts, self.from_ms)
+                begun(tried, cutter)
                 chosen += [view] if len(reads(tried)) > len(chosen) else []
         return reorder(with_views(self.plan, chosen), as_written)
 

@@ -1,12 +1,12 @@
 """A running query of the airline gets another plan, over real daemons and real Spark, and its result is the same.
 
-    python -m tests.benchmarks.plan_changes --hours 12 --speedup 120 [--kill engine|daemon]
+    python -m tests.benchmarks.plan_changes --hours 12 --speedup 120 [--kill engine|daemon [--at begun|decided|changed]]
 
 New York has the flights, Atlanta check-ins and baggage, London the displays. The query of a terminal joins all three,
-for the flights from JFK. Then comes one that joins check-ins with the flights from everywhere: London's daemon plans
-the first one anew, reads that join, and its own ends. ``--kill``: London's engine, or its daemon, is killed with -9 as
-soon as that is decided. At the end the rows of the first query are compared with what plain Spark gives for the whole
-files.
+for the flights from JFK, and has two sinks. Then comes one that joins check-ins with the flights from everywhere:
+London's daemon plans the first one anew, reads that join, and its own ends. ``--kill``: London's engine, or its daemon,
+is killed with -9 as soon as the new plan's fragments are being started, or it is decided, or the old plan has ended. At
+the end the rows of both sinks are compared with what plain Spark gives for the whole files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ COLUMNS = "SELECT FL.ts, FL.FLIGHT, FL.DEP_DELAY, CI.STATUS, BG.AREA"
 WINDOWS = "FROM FLIGHTS FL [RANGE 40 MINUTES], CHECKINS CI [RANGE 20 MINUTES]"
 TERMINAL = f"""
 INSERT INTO terminal {COLUMNS} {WINDOWS}, BAGGAGE BG [RANGE 20 MINUTES]
-WHERE FL.FLIGHT = CI.FLIGHT AND FL.FLIGHT = BG.FLIGHT AND FL.ORIGIN = 'JFK'"""
+WHERE FL.FLIGHT = CI.FLIGHT AND FL.FLIGHT = BG.FLIGHT AND FL.ORIGIN = 'JFK';
+INSERT INTO belts {COLUMNS.replace(", CI.STATUS", "")} {WINDOWS}, BAGGAGE BG [RANGE 20 MINUTES]
+WHERE FL.FLIGHT = CI.FLIGHT AND FL.FLIGHT = BG.FLIGHT AND FL.ORIGIN = 'JFK' AND BG.AREA <> 'A'"""
 DESKS = f"""
 INSERT INTO desks SELECT FL.ts, FL.FLIGHT, FL.ORIGIN, FL.DEP_DELAY, CI.STATUS, CI.ts AS seen {WINDOWS}
 WHERE FL.FLIGHT = CI.FLIGHT"""
@@ -46,6 +48,7 @@ AND greatest(FL.ts, CI.ts, BG.ts) - FL.ts <= INTERVAL 40 MINUTES
 AND greatest(FL.ts, CI.ts, BG.ts) - CI.ts <= INTERVAL 20 MINUTES
 AND greatest(FL.ts, CI.ts, BG.ts) - BG.ts <= INTERVAL 20 MINUTES
 """
+BELTS_SPELLED_OUT = f"{TERMINAL_SPELLED_OUT.replace(', CI.STATUS', '')} AND BG.AREA <> 'A'"
 #: Round trips in ms of New York, Atlanta, London.
 RTT_MS = ((0.0, 22.0, 72.0), (22.0, 0.0, 93.0), (72.0, 93.0, 0.0))
 PLACEMENT = {"period_s": 3600.0, "rest_s": 5.0, "replan_period_s": 10.0}
@@ -56,7 +59,7 @@ def scenario_of(folder: Path, options: Options) -> Scenario:
         timing = {"path": str(folder / f"{name}.csv"), "speedup": f"{options.speedup:g}"}
         return StreamSpec(name, "replay", SCHEMAS[name], "ts", timing, 0.0, RATES_BYTES_PER_S[name], 50.0)
 
-    sinks = tuple(SinkSpec(name, "parquet", {"path": str(folder / name)}) for name in ("terminal", "desks"))
+    sinks = tuple(SinkSpec(name, "parquet", {"path": str(folder / name)}) for name in ("terminal", "belts", "desks"))
     roles = (
         Role("new-york", streams=(stream("FLIGHTS"),)),
         Role("atlanta", accepts_operators=False, streams=(stream("CHECKINS"), stream("BAGGAGE"))),
@@ -65,7 +68,7 @@ def scenario_of(folder: Path, options: Options) -> Scenario:
     return make_cluster_scenario(folder, roles, RTT_MS)
 
 
-async def run(options: Options, kill: str | None, folder: Path) -> bool:
+async def run(options: Options, kill: str | None, at: str, folder: Path) -> bool:
     """Whether the first query got another plan, and its rows are right."""
     write_streams(folder, options)
     scenario = scenario_of(folder, options)
@@ -80,21 +83,34 @@ async def run(options: Options, kill: str | None, folder: Path) -> bool:
         say(f"{first} runs: {await placement(cluster, first)}")
         second = await cluster.submit(DESKS)
         say(f"{second} runs: {await placement(cluster, second)}")
+
+        async def end_one() -> None:
+            if kill == "engine":
+                for pid in engine_pids(cluster):
+                    os.kill(pid, signal.SIGKILL)
+            if kill == "daemon":
+                await cluster.kill("london")
+                await cluster.start("london")
+            if kill is not None:
+                say(f"London's {kill} was killed")
+
+        before = set(await cluster.operators(first))
+        if at == "begun" and kill is not None:
+            while not set(await cluster.operators(first)) - before:
+                await cluster.check_runs(first)
+                await trio.sleep(0.1)
+            await end_one()
         replanned = await happened(cluster, "query-replanned", first)
         if replanned is None:
             say(f"{first} has finished before another plan was better")
             return False
         say(f"planned anew: {replanned.fields}")
         say(f"of {first} there is: {await placement(cluster, first)}")
-        if kill == "engine":
-            for pid in engine_pids(cluster):
-                os.kill(pid, signal.SIGKILL)
-            say("London's engine is killed")
-        if kill == "daemon":
-            await cluster.kill("london")
-            say("London's daemon is killed")
-            await cluster.start("london")
+        if at == "decided":
+            await end_one()
         changed = await happened(cluster, "plan-changed", first)
+        if at == "changed" and changed is not None:
+            await end_one()
         if changed is not None:
             say(f"the old plan is not needed any more: {changed.fields}")
             say(f"of {first} there is: {await placement(cluster, first)}")
@@ -102,11 +118,15 @@ async def run(options: Options, kill: str | None, folder: Path) -> bool:
             say(f"{second} is cancelled; of it there is left: {await placement(cluster, second)}")
         await cluster.wait_until_finished(first)
         say(f"{first} has finished")
-    expected = read_rows(await compute_reference(TERMINAL_SPELLED_OUT, scenario.streams, folder))
-    found = read_rows(folder / "terminal")
-    wrong = difference(found, expected)
+    rows, wrong = 0, None
+    for sink, spelled_out in (("terminal", TERMINAL_SPELLED_OUT), ("belts", BELTS_SPELLED_OUT)):
+        scratch = folder / f"{sink}-reference"
+        scratch.mkdir()
+        expected = read_rows(await compute_reference(spelled_out, scenario.streams, scratch))
+        found = read_rows(folder / sink)
+        rows, wrong = rows + len(found), wrong or difference(found, expected)
     cost = {name: replanned.fields[name] for name in ("cost_now", "cost_then")}
-    print(json.dumps({"changed": changed is not None, **cost, "rows": len(found), "difference": wrong}))
+    print(json.dumps({"changed": changed is not None, **cost, "rows": rows, "difference": wrong}))
     return changed is not None and wrong is None
 
 
@@ -134,11 +154,12 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=12.0, help="of the second of July 2013")
     parser.add_argument("--speedup", type=float, default=120.0, help="event seconds per second")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kill", choices=("engine", "daemon"), help="with -9, when the new plan is decided")
+    parser.add_argument("--kill", choices=("engine", "daemon"), help="with -9, at a step of the new plan")
+    parser.add_argument("--at", choices=("begun", "decided", "changed"), default="decided", help="which step (decided)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sbon-plans-") as folder:
         options = Options(arguments.hours, arguments.speedup, arguments.seed)
-        return 0 if trio.run(run, options, arguments.kill, Path(folder)) else 1
+        return 0 if trio.run(run, options, arguments.kill, arguments.at, Path(folder)) else 1
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ SQL = (
     "INSERT INTO out SELECT a.ts, b.k FROM lefts a [RANGE 1 MINUTE], rights b [RANGE 1 MINUTE], "
     "lefts c [RANGE 1 MINUTE] WHERE a.k = b.k AND b.k = c.k AND c.k = 'x'"
 )
+#: With a second sink.
+SQL = f"{SQL}; {SQL.replace('INTO out', 'INTO more')} AND b.k <> 'y'"
 #: Nothing moves by itself.
 STAY = PlacementConfig(period_s=1000.0, minimum_migration_saving=0.99, rest_s=0.0, replan_period_s=PATIENCE_S)
 
@@ -156,14 +158,19 @@ async def test_a_running_query_gets_another_plan_or_keeps_its_own_whatever_is_ki
         plan = keeper.record(query_id).new_plan
         assert plan is not None
         assert plan.decided
-        assert plan.switch == Switch(f"{query_id}-join2", plan.fragments[-1], "ts", 61_000), "a minute after the start"
-        await eventually(lambda: reads(cluster, sink_id, f"{query_id}-join2", plan.switch.new))
+        new = plan.fragments[-1]
+        switch = Switch(f"{query_id}-join2", new, "ts", 61_000)  # a minute after the start
+        assert [(each.consumer, each.switch) for each in plan.changes] == [
+            (sink_id, switch),
+            (f"{query_id}-sink2", switch),
+        ]
+        await eventually(lambda: reads(cluster, sink_id, f"{query_id}-join2", new))
         assert sum("source" in each for each in await operators(cluster)) == 3
         await cluster.stop("sink")
         await cluster.start("sink")
-        await eventually(lambda: reads(cluster, sink_id, f"{query_id}-join2", plan.switch.new))
+        await eventually(lambda: reads(cluster, sink_id, f"{query_id}-join2", new))
         cluster.steer("sink")
-        await eventually(lambda: reads(cluster, sink_id, plan.switch.new))
+        await eventually(lambda: reads(cluster, sink_id, new))
         hello = cluster.daemons["sink"].query_service.supervisor.hello
         assert hello is not None
         os.kill(hello.pid, signal.SIGKILL)
@@ -173,7 +180,7 @@ async def test_a_running_query_gets_another_plan_or_keeps_its_own_whatever_is_ki
             links = {(link.source, link.target) for link in now.links}
             left = [each for each in now.fragments if not each.released]
             # Two of the joined streams are one: its source is read twice now.
-            fed = len(links) == 5 and len(left) == 5 and all(old.isdisjoint(link) for link in links)
+            fed = len(links) == 6 and len(left) == 6 and all(old.isdisjoint(link) for link in links)
             return fed and now.new_plan is None and now.is_measured and all(each.state == "running" for each in left)
 
         await eventually(runs)

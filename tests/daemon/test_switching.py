@@ -10,12 +10,15 @@ from daemon.peering.query_messages import FragmentReport, QueryStatus, Reader
 from daemon.peering.query_record import QueryRecord, new_record
 from daemon.queries import sharing, switching
 from sbon.engine_messages import FlightAddress, FragmentState, FragmentStatus, PortStatus, cursor_name
-from sbon.errors import QueryError, SbonError
+from sbon.errors import SbonError
 from sbon.fragment import Start
+from sbon.sql.catalog import Catalog
 from sbon.sql.plan import prepare_query
 from sbon.sql.query_plan import QueryPlan
-from tests.sbon.sql.streams import CATALOG
+from sbon.streams import SinkSpec
+from tests.sbon.sql import streams
 
+CATALOG = Catalog(streams.CATALOG.streams, {**streams.CATALOG.sinks, "board": (SinkSpec("board", "console"), "node")})
 SQL = (
     "INSERT INTO result SELECT f.ts, f.origin, w.visib, b.owner.name FROM flights f [RANGE 1 HOUR], "
     "weather w [RANGE 1 HOUR], bags b [RANGE 1 HOUR] "
@@ -79,8 +82,8 @@ def report(fragment_id: str, *ports: PortStatus, state: FragmentState = Fragment
     return FragmentReport(fragment_id, 1, ADDRESS, FragmentStatus(fragment_id, 1, state, ports))
 
 
-def passed(producer: str = "q1-join2", *, is_passed: bool = True) -> FragmentReport:
-    return report("q1-sink1", PortStatus("in0", producer, 1.0, 1.0, 1, passed=is_passed))
+def passed(producer: str = "q1-join2", *, is_passed: bool = True, sink: str = "q1-sink1") -> FragmentReport:
+    return report(sink, PortStatus("in0", producer, 1.0, 1.0, 1, passed=is_passed))
 
 
 def test_the_new_plan_stands_beside_the_old_one_and_nobody_reads_it() -> None:
@@ -89,7 +92,7 @@ def test_the_new_plan_stands_beside_the_old_one_and_nobody_reads_it() -> None:
     plan = record.new_plan
     assert plan is not None
     assert plan.fragments == ("q1-new-join1", "q1-new-join2")
-    assert plan.switch.from_ms == 5000 + 3_600_000
+    assert [change.switch.from_ms for change in plan.changes] == [5000 + 3_600_000]
     assert alive(record) == before.fragments.keys() | {*plan.fragments}
     assert record.consumer == "host", "the sink stays the last one"
     assert record.readers == {}, "what reads the sources is now of the query itself"
@@ -100,7 +103,7 @@ def test_the_new_plan_stands_beside_the_old_one_and_nobody_reads_it() -> None:
     with pytest.raises(SbonError, match="is being planned anew"):
         query_record.announce(record, "host", "q1-join1", 1, "elsewhere")
     with pytest.raises(SbonError, match="is being changed now"):
-        switching.sink_of(record)
+        switching.sinks_of(record)
 
 
 def test_what_was_called_off_leaves_the_old_plan_as_it_was() -> None:
@@ -152,6 +155,33 @@ def test_once_decided_the_sink_reads_both_until_it_has_all_of_the_old_one() -> N
     assert query_record.ended(over, QueryStatus.CANCELLED).is_over
 
 
+def test_several_sinks_change_each_when_it_has_all_of_the_old_plan_and_one_that_reads_a_stream_stays() -> None:
+    of_join = SQL.replace("result", "alerts").replace("w.visib, ", "") + " AND w.visib > 1"
+    before = running(f"{SQL}; {of_join}; INSERT INTO board SELECT origin FROM flights")
+    plan = other_plan(before)
+    record = started(begun(before))
+    assert record.new_plan is not None
+    assert [each.consumer for each in record.new_plan.changes] == ["q1-sink1", "q1-sink2"]
+    assert [*record.fragments][-3:] == ["q1-sink1", "q1-sink2", "q1-sink3"]
+    assert record.fragment("q1-sink3").spec == before.fragment("q1-sink3").spec
+    assert record.readers == {}
+    record = switching.decided(record, plan.fragments[1].fragment_id, 9.0)
+    for sink in ("q1-sink1", "q1-sink2"):
+        assert record.fragment(sink).spec.ports[0].producers == ("q1-join2", "q1-new-join2")
+    assert switching.heard(record, passed(sink="q1-sink3")) is record
+
+    half = switching.heard(record, passed(sink="q1-sink2"))
+    assert half.new_plan is not None
+    assert [each.consumer for each in half.new_plan.changes] == ["q1-sink1"]
+    assert alive(half) == alive(record)
+    assert half.fragment("q1-sink2").spec.ports[0].producers == ("q1-new-join2",)
+    over = switching.heard(half, passed())
+    assert over.new_plan is None
+    assert not alive(over) & OLD
+    links = {(link.source, link.target) for link in over.links}
+    assert {("q1-new-join2", "q1-sink1"), ("q1-new-join2", "q1-sink2"), ("q1-source1", "q1-sink3")} <= links
+
+
 def test_what_others_read_of_the_old_plan_stays() -> None:
     read = sharing.subscribe(running(), ("q2-sink1:in0",), Reader("q1-join1", "q2", KEEPERS))
     over = switching.heard(switching.decided(started(begun(read)), "q1-new-join2", 9.0), passed())
@@ -172,7 +202,7 @@ def test_what_cannot_take_the_place_of_the_plan_is_refused() -> None:
     with pytest.raises(SbonError, match="a subscription has run out"):
         switching.begin(record, plan, {}, {}, (), ())
     with pytest.raises(SbonError, match="is deploying"):
-        switching.sink_of(msgspec.structs.replace(record, status=QueryStatus.DEPLOYING))
+        switching.sinks_of(msgspec.structs.replace(record, status=QueryStatus.DEPLOYING))
     with pytest.raises(SbonError, match="does not put out the same columns"):
         switching.decided(started(begun(), SCHEMA.replace("timestamp", "string")), "q1-new-join2", 9.0)
     as_new = prepare_query(SQL, CATALOG).cut("q1-new")
@@ -186,10 +216,5 @@ def test_what_cannot_take_the_place_of_the_plan_is_refused() -> None:
     changed = msgspec.structs.replace(plan, fragments=(*plan.fragments[:-1], other_sink))
     with pytest.raises(SbonError, match="the sink would have to read something else"):
         switching.new_plan(record, changed)
-    two = f"{SQL}; {SQL.replace('result', 'alerts')}"
-    with pytest.raises(SbonError, match="several sinks"):
-        switching.sink_of(running(two))
-    with pytest.raises(QueryError, match="several INSERT statements"):
-        prepare_query(two, CATALOG).beside({}, "q1-new")
-    with pytest.raises(SbonError, match="reads what cannot be changed"):
-        switching.sink_of(running("INSERT INTO result SELECT ts FROM flights"))
+    with pytest.raises(SbonError, match="read what cannot be changed"):
+        switching.sinks_of(running("INSERT INTO result SELECT ts FROM flights"))
