@@ -18,6 +18,7 @@ from sbon.sql.join_graph import Order
 from sbon.sql.plan import prepare_query
 from sbon.sql.reorder import Choose, as_written
 from spark_bridge.session import start_session
+from tests.sbon.sql import paper_examples
 from tests.sbon.sql.reading import offers, plan_reading, plan_viewing
 from tests.sbon.sql.streams import CATALOG, SCHEMAS
 
@@ -295,6 +296,26 @@ def test_who_reads_an_aggregate_or_a_union_of_another_query_gets_the_same(
     found = _comparable(_run(spark, plan.fragments, results).collect())
     assert len(found) > 3, "the query should find something to compare"
     assert found == _comparable(spark.sql(select).collect())
+
+
+def test_the_papers_examples_give_what_plain_spark_gives(spark: SparkSession) -> None:
+    rng = random.Random(2006)
+    start = datetime.datetime(2018, 2, 1, tzinfo=datetime.UTC)
+    for name, schema in paper_examples.SCHEMAS.items():
+        drawn = [
+            (
+                start + datetime.timedelta(seconds=rng.randrange(4 * 3600)),
+                rng.choice("pqrs"),
+                *((rng.uniform(0, 6), rng.random()) if "magnitude" in schema else (rng.choice("xy"), rng.randrange(8))),
+            )
+            for _ in range(120)
+        ]
+        spark.createDataFrame(drawn, schema).repartition(1).createOrReplaceTempView(name)
+    for sink, select in paper_examples.EXAMPLES.items():
+        plan = prepare_query(f"INSERT INTO {sink} {select}", paper_examples.CATALOG).cut("q")
+        found = _comparable(_run(spark, plan.fragments, {}).collect())
+        assert len(found) > 3, "the query should find something to compare"
+        assert found == _comparable(spark.sql(paper_examples.IN_PLAIN_SPARK[sink]).collect())
 
 
 def test_each_of_several_sinks_gets_what_it_would_alone(spark: SparkSession) -> None:
