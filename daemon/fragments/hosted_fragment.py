@@ -20,9 +20,8 @@ from pathlib import Path
 import msgspec
 import trio
 
-from daemon.durable import write_durably
+from daemon.durable import sync, write_durably
 from daemon.fragments.state_copies import StateCopies
-from daemon.peering.folder_transfer import sync_folder
 from daemon.peering.query_messages import Assignment, KeptBy, Location, RelayAt
 from sbon.engine_messages import FlightAddress, SnapshotTaken
 from sbon.errors import SbonError
@@ -172,7 +171,7 @@ class FragmentStore:
         folder = self.folder(assignment.fragment_id)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        sync_folder(self._root)
+        sync(self._root)
         return self._accepted(assignment, folder)
 
     def adopt(self, assignment: Assignment, received: Path) -> HostedFragment:
@@ -183,7 +182,7 @@ class FragmentStore:
         write_durably(received / RECORD_FILE, msgspec.msgpack.encode(record))
         shutil.rmtree(folder, ignore_errors=True)
         received.rename(folder)
-        sync_folder(self._root)
+        sync(self._root)
         return HostedFragment(record, folder)
 
     def put_aside(self, fragment: HostedFragment) -> Path:
@@ -195,7 +194,7 @@ class FragmentStore:
         shutil.rmtree(kept, ignore_errors=True)
         kept.parent.mkdir(exist_ok=True)
         folder.rename(kept)
-        sync_folder(self._root)
+        sync(self._root)
         return kept
 
     def write(self, fragment: HostedFragment, phase: Phase, assignment: Assignment | None = None) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from daemon.durable import write_durably
-from daemon.peering.folder_transfer import CHUNK_BYTES, new_digest, sync_folder
+from daemon.durable import sync, sync_all, write_durably
+from daemon.peering.folder_transfer import CHUNK_BYTES, new_digest
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.move_messages import AcceptFragment
 from sbon.errors import SbonError, StaleGenerationError
@@ -101,7 +101,7 @@ class ReplicaStore:
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
             raise
-        sync_folder(self._root)
+        sync(self._root)
         self._replicas[fragment_id] = Replica(final, record)
         if known is not None and known.folder != final:
             shutil.rmtree(known.folder, ignore_errors=True)
@@ -151,7 +151,7 @@ def _gather(fragment_id: str, files: Mapping[str, str], received: Path, known: R
     Raises SbonError for a path that leads elsewhere, or if a file is in neither, or is not what was announced.
     """
     target.mkdir()
-    folders = {target}
+    new = {target}
     for name, digest in files.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts:
@@ -165,33 +165,33 @@ def _gather(fragment_id: str, files: Mapping[str, str], received: Path, known: R
         else:
             raise SbonError(f"{name} of {fragment_id} is missing: send it, too")
         (target / path).parent.mkdir(parents=True, exist_ok=True)
-        _take(source, target / path)
-        folders |= {target / parent for parent in path.parents}
-    for folder in folders:
-        sync_folder(folder)
+        new |= {target / parent for parent in path.parents}
+        if _take(source, target / path):
+            new.add(target / path)
+    sync_all(new)
 
 
-def _take(source: Path, target: Path) -> None:
-    """A hard link, or a copy of what is changed in place."""
+def _take(source: Path, target: Path) -> bool:
+    """A hard link, or a copy of what is changed in place: True, it is not durable yet."""
     if source.suffix not in CHANGED_IN_PLACE:
         os.link(source, target)
-        return
+        return False
     shutil.copyfile(source, target)
-    with target.open("rb") as file:
-        os.fsync(file.fileno())
+    return True
 
 
 def clone(folder: Path, target: Path) -> None:
     """The files of ``folder`` under the new ``target``, by hard links, those that are changed in place as copies."""
     target.mkdir(parents=True)
+    new = [target]
     for path in sorted(folder.rglob("*")):
         copy = target / path.relative_to(folder)
         if path.is_dir():
             copy.mkdir(exist_ok=True)
-        else:
-            _take(path, copy)
-    for path in [target, *(path for path in target.rglob("*") if path.is_dir())]:
-        sync_folder(path)
+            new.append(copy)
+        elif _take(path, copy):
+            new.append(copy)
+    sync_all(new)
 
 
 class Digests:

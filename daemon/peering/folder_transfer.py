@@ -6,13 +6,13 @@ These functions block; the daemon calls them in threads.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from daemon.durable import sync_all
 from sbon.errors import RemoteProtocolError, SbonError
 
 CHUNK_BYTES = 1024 * 1024
@@ -62,9 +62,7 @@ def unpack(archive: IO[bytes], folder: Path) -> None:
                 _unpack_member(tar, member, folder / _safe_name(member.name))
     except (tarfile.TarError, UnicodeError, ValueError, FileExistsError, NotADirectoryError) as error:
         raise RemoteProtocolError(f"not a folder's archive: {error}") from error
-    for path in [folder, *(path for path in _walk(folder) if path.is_dir())]:
-        sync_folder(path)
-    sync_folder(folder.parent)
+    sync_all([folder.parent, folder, *_walk(folder)])
 
 
 def _safe_name(name: str) -> PurePosixPath:
@@ -85,17 +83,6 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) 
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("xb") as file:
         shutil.copyfileobj(source, file, CHUNK_BYTES)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def new_digest(data: bytes = b"") -> hashlib.blake2b:
