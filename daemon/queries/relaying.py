@@ -8,7 +8,7 @@ again with each renewal of its subscriptions, and tells the host of the reader. 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from daemon.events import Events
 from daemon.peering.peers import Peers
@@ -25,6 +25,8 @@ log = logging.getLogger("sbon.subscribing")
 
 #: A relay is to be so much nearer than the producer before reading begins through it.
 NEARER = 0.5
+#: So many are told to each who asks.
+MAX_FELLOWS = 4
 
 
 class Relaying:
@@ -36,20 +38,32 @@ class Relaying:
         self._events = events
 
     def fellows(
-        self, record: QueryRecord, read: Collection[str], readings: Mapping[str, Reading]
+        self, record: QueryRecord, asking: Mapping[str, Reading], readings: Mapping[str, Reading]
     ) -> tuple[Fellow, ...]:
-        """Who reads these fragments of the query, and not through anybody. ``readings``: those of others, by cursor."""
+        """Who else reads, and not through anybody, what is read by those who ask: for each the nearest ones.
+
+        ``readings``: those of other queries, as far as they are known here, by cursor as ``asking``.
+        """
+        view, found = self._flows.cost_view(), dict[str, Fellow]()
+        for cursor, reading in asking.items():
+            direct = self._direct(record, record.readers[cursor].fragment_id, readings)
+            others = [fellow for fellow in direct if fellow.cursor != cursor]
+            others.sort(key=lambda fellow: view.rtt_ms(fellow.record.node_id, reading.node_id))
+            found.update({fellow.cursor: fellow for fellow in others[:MAX_FELLOWS]})
+        return tuple(found.values())
+
+    def _direct(self, record: QueryRecord, fragment_id: str, readings: Mapping[str, Reading]) -> list[Fellow]:
         found = [
             self._fellow(fragment_id, cursor_name(consumer, port), reader.owner, reader.flight_address, is_own=True)
-            for fragment_id in read
             for consumer, port in record.consumers(fragment_id)
             for reader in [record.fragment(consumer)]
         ]
-        for cursor, reading in readings.items():
-            fragment_id = record.readers[cursor].fragment_id
-            if fragment_id in read and reading.through is None:
-                found.append(self._fellow(fragment_id, cursor, reading.node_id, reading.flight_address, is_own=False))
-        return tuple(fellow for fellow in found if fellow is not None)
+        found += [
+            self._fellow(fragment_id, cursor, reading.node_id, reading.flight_address, is_own=False)
+            for cursor, reading in readings.items()
+            if record.readers[cursor].fragment_id == fragment_id and reading.through is None
+        ]
+        return [fellow for fellow in found if fellow is not None]
 
     def _fellow(
         self, fragment_id: str, cursor: str, node_id: str, address: FlightAddress | None, *, is_own: bool

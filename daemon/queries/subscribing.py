@@ -167,9 +167,9 @@ class Subscriptions:
                 self._readings[cursor] = reading  # or else that keeper is not the one who hears of it
         if record is None:
             return SubscriptionsRenewed((), gone)
-        read = {readers[cursor].fragment_id for cursor in message.readings if cursor not in gone}
-        locations = tuple(record.location(each) for each in read)
-        fellows = self._relaying.fellows(record, read, self._of_readers(record))
+        asking = {cursor: reading for cursor, reading in message.readings.items() if cursor not in gone}
+        locations = tuple(record.location(each) for each in {readers[cursor].fragment_id for cursor in asking})
+        fellows = self._relaying.fellows(record, asking, self._of_readers(record))
         return SubscriptionsRenewed(locations, gone, record.kept_by, fellows)
 
     def _of_readers(self, record: QueryRecord) -> Mapping[str, Reading]:

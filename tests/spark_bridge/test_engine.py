@@ -8,13 +8,16 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
-from pyarrow import parquet
+from pyarrow import flight, parquet
 
 from sbon.engine_messages import Destroy, FragmentState, Instantiate, Migrate, Rehearse, cursor_name
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
 from sbon.row_multiset import difference
 from sbon.streams import SinkSpec, StreamSpec
+from spark_bridge.flight_links import PullRequest
+from spark_bridge.flight_links import connect as links_to
 from spark_bridge.port_inbox import PortInbox
 from tests.spark_bridge.driven_engine import DrivenEngine, connect, deploy
 from tests.spark_bridge.trace_check import TraceCheck, read_traces
@@ -134,6 +137,9 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
             (tmp_path / "released").touch()
             rows = second.output_rows(join.fragment_id)
             second.wait_until(lambda: second.output_rows(join.fragment_id) > rows + 20, "the join goes on where it was")
+            assert _relayed(second, a.fragment_id) == [], "it would relay what comes next, and knows of nothing yet"
+            with pytest.raises(flight.FlightUnavailableError, match="is not read here"):
+                _relayed(first, join.fragment_id + "0")
             # Spark forgets how far each input had come: of one that has ended it is told again.
             first.wait_for_state(b.fragment_id, FragmentState.FINISHED)
             of_b = PortInbox(second.fragment_folder(join) / "ports" / "in1.sqlite", (b.fragment_id,))
@@ -161,6 +167,14 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
         "q-join1": 3
     }
     assert check.delivered("q-sink1") == {"q-a": len(readings()), "q-b": len(rules())}
+
+
+def _relayed(engine: DrivenEngine, fragment_id: str) -> list[flight.Result]:
+    assert engine.hello is not None
+    address = engine.hello.flight_address
+    request = PullRequest(fragment_id, 1, "other:in0", 1_000_000, address.secret)
+    with links_to(address) as client:
+        return list(client.do_action(flight.Action("relay", msgspec.msgpack.encode(request))))
 
 
 def _describe(engine: DrivenEngine, specs: tuple[FragmentSpec, ...]) -> tuple[str, ...]:
