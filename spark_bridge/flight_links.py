@@ -44,9 +44,12 @@ _RETRY_S = 0.5
 #: A host that is cut off closes no connection. A pull says something each second, so silence means that it has gone.
 _KEEPALIVE = [("grpc.keepalive_time_ms", 5000), ("grpc.keepalive_timeout_ms", 5000)]
 _MAX_UNREAD_BYTES = 64 * 1024 * 1024
-#: After a relay had not what was asked for, the producer itself is pulled for so long; and once when it said nothing.
+#: After a relay had not what was asked for, the producer itself is pulled for so long, twice as long each time at most;
+#: and once when the relay said nothing. No request to one takes longer than the last of these.
 _RELAY_REST_S = 2.0
+_LONGEST_RELAY_REST_S = 60.0
 _RELAY_SILENCE_S = 10.0
+_RELAY_CALL_S = 20.0
 
 
 class PullRequest(msgspec.Struct, frozen=True):
@@ -222,6 +225,7 @@ class Puller:
         self._relay = Relay()
         #: On the monotonic clock: no relay is asked before the one, and none has said anything since the other.
         self._direct_until = self._relayed_at = 0.0
+        self._relay_rest_s = _RELAY_REST_S
         now = time.monotonic()
         self.bytes_in = RateMeter(now)
         self.rows_in = RateMeter(now)
@@ -263,7 +267,7 @@ class Puller:
             try:
                 with ExitStack() as stack:
                     client = stack.enter_context(connect(target.address))
-                    relay = None if target.through is None else stack.enter_context(connect(target.through))
+                    relay = self._connect_to_relay(stack, target)
                     while self._is_current(target):
                         self._pull_once(client, relay, target)
                         self._acknowledge(client, target)
@@ -273,6 +277,16 @@ class Puller:
                     self._lost(str(error).split(". Detail:")[0].split("gRPC client debug")[0].strip())
                     self._pause(_RETRY_S)
 
+    def _connect_to_relay(self, stack: ExitStack, target: Target) -> flight.FlightClient | None:
+        """None as well if that cannot be one."""
+        if target.through is None:
+            return None
+        try:
+            client: flight.FlightClient = stack.enter_context(connect(target.through))
+        except (flight.FlightError, pa.ArrowException, ValueError):
+            return None
+        return client
+
     def _is_current(self, target: Target) -> bool:
         return self._target is target and not self._stopping
 
@@ -281,26 +295,41 @@ class Puller:
             self._pause(_RETRY_S)
             return
         now = time.monotonic()
-        if relay is None or target.through is None or now < self._direct_until:
-            self._take(client.do_action(self._pull(_PULL, target.address, target)), client, target)
-            return
-        try:
-            came = self._take(relay.do_action(self._pull(_RELAY, target.through, target)), client, target)
-        except (flight.FlightError, pa.ArrowException, RemoteProtocolError):
-            self._direct_until = now + _RELAY_REST_S
-            return
-        if came or self._relayed_at == 0.0:
-            self._relayed_at = now
-        elif now - self._relayed_at >= _RELAY_SILENCE_S:
+        if relay is None or now < self._direct_until:
+            self._take(self._ask(client, _PULL, target.address, target), client, target)
+        elif self._pull_through(relay, client, target):
+            self._relayed_at, self._relay_rest_s = now, _RELAY_REST_S
+        elif now >= self._direct_until and now - self._relayed_at >= _RELAY_SILENCE_S:
             # There is nothing, or the relay does not hear of it.
             self._relayed_at = now
-            if self._take(client.do_action(self._pull(_PULL, target.address, target)), client, target):
-                self._direct_until = now + _RELAY_REST_S
+            if self._take(self._ask(client, _PULL, target.address, target), client, target):
+                self._leave_relay()
 
-    def _pull(self, kind: str, address: FlightAddress, target: Target) -> flight.Action:
+    def _pull_through(self, relay: flight.FlightClient, client: flight.FlightClient, target: Target) -> bool:
+        """Whether anything came, or it is the first time."""
+        assert target.through is not None
+        before, is_first = self._inbox.next_batch(self._producer), self._relayed_at == 0.0
+        try:
+            self._take(self._ask(relay, _RELAY, target.through, target, _RELAY_CALL_S), client, target)
+        except (flight.FlightError, pa.ArrowException, RemoteProtocolError):
+            if self._inbox.next_batch(self._producer) == before:
+                self._leave_relay()
+                return False
+        return is_first or self._inbox.next_batch(self._producer) > before
+
+    def _leave_relay(self) -> None:
+        """For a while, and longer each time that nothing has come there meanwhile."""
+        self._direct_until = time.monotonic() + self._relay_rest_s
+        self._relay_rest_s = min(_LONGEST_RELAY_REST_S, 2.0 * self._relay_rest_s)
+
+    def _ask(
+        self, client: flight.FlightClient, kind: str, address: FlightAddress, target: Target, timeout_s: float = -1.0
+    ) -> Iterable[flight.Result]:
         next_batch = self._inbox.next_batch(self._producer)
         request = PullRequest(self._producer, target.generation, self._consumer, next_batch, address.secret)
-        return flight.Action(kind, msgspec.msgpack.encode(request))
+        action = flight.Action(kind, msgspec.msgpack.encode(request))
+        results: Iterable[flight.Result] = client.do_action(action, flight.FlightCallOptions(timeout=timeout_s))
+        return results
 
     def _take(self, results: Iterable[flight.Result], client: flight.FlightClient, target: Target) -> bool:
         """Whether anything came. What is read for good is acknowledged to the producer itself."""

@@ -141,9 +141,25 @@ def test_a_relay_that_is_not_there_or_does_not_know_the_reader_is_passed_by(prod
         near.puller.point_at(Target(address, 1))
         far.puller.point_at(Target(address, 1, near.server.address._replace(secret=b"another")))
         wait_for(lambda: far.has(3))
-        far.puller.point_at(Target(address, 1, near.server.address._replace(port=1)))
-        producer.grow()
-        wait_for(lambda: far.has(4))
+        for wrong in ({"port": 1}, {"certificate": b"nonsense"}):
+            far.puller.point_at(Target(address, 1, near.server.address._replace(**wrong)))
+            producer.grow()
+            wait_for(lambda: far.has(producer.size))
+        assert far.lost == []
+
+
+def test_a_relay_that_hangs_is_given_up(producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_links, "_RELAY_CALL_S", 0.2)
+    ending = threading.Event()
+
+    def hang(_: str) -> None:
+        ending.wait()
+
+    with readers(producer, tmp_path) as (address, near, far):
+        monkeypatch.setattr(near, "relayed", hang)
+        far.puller.point_at(Target(address, 1, near.server.address))
+        wait_for(lambda: far.has(3))
+        ending.set()
 
 
 def test_who_hears_nothing_from_a_relay_asks_the_producer(
