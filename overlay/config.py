@@ -30,8 +30,8 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: A node that was not met yet is probed this often; the other probes go to peers that are known.
     fresh_peer_interval_s: float = 6.0
 
-    #: Links that a node looks for: to its nearest in the cost space, and to random ones; in between as many as lead
-    #: somewhere new. And how many it accepts.
+    #: Links that a node looks for: to those alike to it in the cost space, and to random ones; in between as many as
+    #: lead somewhere new. And how many it accepts.
     near_links: int = 4
     far_links: int = 4
     max_links: int = 24

@@ -1,12 +1,13 @@
-"""Whom a node is linked with: its nearest in the cost space, and some random ones (DESIGN: Finding nodes).
+"""Whom a node is linked with: those alike to it in the cost space, and some random ones (DESIGN: Finding nodes).
 
-Links are symmetric: both ends agreed to them, and both listen for each other. The nearest nodes are a ring in the
-manner of T-Man (M. Jelasity, A. Montresor, O. Babaoglu, Computer Networks 53, 2009): every node prefers the nearest it
-hears of. Further away it keeps those that no nearer neighbour *covers*, that is, is nearer to than we are (the pruning
-of S. J. Subramanya et al., "DiskANN", NeurIPS 2019, algorithm 2): so links lead into all directions at all distances,
-and a best-first search does not get stuck; where such a one has no place left, a pointer to it does as well
-(:mod:`overlay.pointers`). A few are random, as the active view of HyParView (J. Leitao, J. Pereira,
-L. Rodrigues, DSN 2007), and replaced over time: they keep the overlay in one piece, and mixed.
+Links are symmetric: both ends agreed to them, and both listen for each other. So they go by what is the same from both
+ends, not by who is near: hubs are near to all. The most alike are a ring in the manner of T-Man (M. Jelasity,
+A. Montresor, O. Babaoglu, Computer Networks 53, 2009): every node prefers the most alike it hears of. Further away it
+keeps those that no more alike neighbour *covers*, that is, is more alike to than we are (the pruning of
+S. J. Subramanya et al., "DiskANN", NeurIPS 2019, algorithm 2): so links lead into all directions at all distances, and
+a walk to a place does not get stuck. Whom nodes are near to is what pointers are for (:mod:`overlay.pointers`). A few
+links are random, as the active view of HyParView (J. Leitao, J. Pereira, L. Rodrigues, DSN 2007), and replaced over
+time: they keep the overlay in one piece, and mixed.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ ANSWER_S = 3.0
 FAR_ACCEPTED = 2
 #: So many more random links than are looked for are no surplus: whoever loses one asks another, who has too many then.
 FAR_KEPT = 2
-#: A node has to be nearer by this ratio than those that it pushes aside, and one that goes for it has to be covered by
-#: another that is nearer to it by this ratio: or links would change all the time.
+#: A node has to be more alike by this ratio than those that it pushes aside, and one that goes for it has to be covered
+#: by another that is more alike to it by this ratio: or links would change all the time.
 NEARER = 0.9
 COVERED = 0.8
 #: Links are asked for so often: with few of them, and at rest; and so many times at once.
@@ -49,8 +50,9 @@ class Link:
 
     record: NodeRecord
     packed: bytes
-    #: Predicted round trip from here, kept because it is asked for all the time.
+    #: Predicted round trip from here, and how unlike ours its place is: kept because they are asked for all the time.
     away_ms: float
+    unlike_ms: float
     far: bool
     since: float
     heard_at: float
@@ -141,18 +143,20 @@ class Links:
         self._add(Candidate(record, packed, False, now + REFUSED_S, refused=True))
 
     def _is_wanted_near(self, record: NodeRecord, here: Coordinate) -> bool:
-        """Whether it is among the nearest, or nobody nearer covers it."""
+        """Whether it is among the most alike, or nobody more alike covers it."""
         if self.are_few:
             return True
         place = record.coordinate
-        away_ms = here.rtt_ms(place)
-        nearer = [
-            link.record.coordinate for link in self.table.values() if not link.far and link.away_ms * NEARER <= away_ms
+        unlike_ms = here.unlike_ms(place)
+        more_alike = [
+            link.record.coordinate
+            for link in self.table.values()
+            if not link.far and link.unlike_ms * NEARER <= unlike_ms
         ]
         asked = sum(candidate.asked and not candidate.far for candidate in self.candidates.values())
-        if len(nearer) + asked < self._config.near_links:
+        if len(more_alike) + asked < self._config.near_links:
             return True
-        return all(coordinate.rtt_ms(place) > away_ms for coordinate in nearer)
+        return all(coordinate.unlike_ms(place) > unlike_ms for coordinate in more_alike)
 
     # --- links
 
@@ -175,7 +179,8 @@ class Links:
         self.candidates.pop(record.node_id, None)
         link = self.table.get(record.node_id)
         if link is None:
-            link = Link(record, packed, here.rtt_ms(record.coordinate), far, now, now, told_at=now)
+            place = record.coordinate
+            link = Link(record, packed, here.rtt_ms(place), here.unlike_ms(place), far, now, now, told_at=now)
             self.table[record.node_id] = link
         elif record.supersedes(link.record):
             self.update(link, record, packed, here)
@@ -184,18 +189,18 @@ class Links:
     def update(self, link: Link, record: NodeRecord, packed: bytes, here: Coordinate) -> None:
         """A newer record of a neighbour."""
         link.record, link.packed = record, packed
-        link.away_ms = here.rtt_ms(record.coordinate)
+        link.away_ms, link.unlike_ms = here.rtt_ms(record.coordinate), here.unlike_ms(record.coordinate)
 
     def moved(self, here: Coordinate) -> None:
         """We are at another place now."""
         for link in self.table.values():
-            link.away_ms = here.rtt_ms(link.record.coordinate)
+            link.away_ms, link.unlike_ms = here.rtt_ms(link.record.coordinate), here.unlike_ms(link.record.coordinate)
 
     def remove(self, node_id: NodeId) -> Link | None:
         return self.table.pop(node_id, None)
 
     def to_drop(self, now: float) -> NodeId | None:
-        """A neighbour to part with, now and then, so that there is room for nearer and for fresh ones."""
+        """A neighbour to part with, now and then, so that there is room for better and for fresh ones."""
         config = self._config
         if len(self.table) > config.max_links - PLACES_LEFT:
             return self._surplus()
@@ -207,13 +212,16 @@ class Links:
         return None
 
     def _surplus(self) -> NodeId | None:
-        """The farthest neighbour that is neither among the nearest nor leads anywhere that a nearer one does not."""
-        near = sorted((link.away_ms, node_id) for node_id, link in self.table.items() if not link.far)
+        """The least alike neighbour that is neither among the most alike nor leads anywhere that a more alike one does
+        not."""
+        near = sorted((link.unlike_ms, node_id) for node_id, link in self.table.items() if not link.far)
         kept: list[Coordinate] = []
         surplus = None
-        for away_ms, node_id in near:
+        for unlike_ms, node_id in near:
             place = self.table[node_id].record.coordinate
-            if len(kept) < self._config.near_links or all(other.rtt_ms(place) > COVERED * away_ms for other in kept):
+            if len(kept) < self._config.near_links or all(
+                other.unlike_ms(place) > COVERED * unlike_ms for other in kept
+            ):
                 kept.append(place)
             else:
                 surplus = node_id
@@ -234,10 +242,10 @@ class Links:
         """Whether more neighbours are wanted, near or not: at first, and always in a small overlay."""
         return len(self.table) < self._config.few_links
 
-    def nearest(self, place: Coordinate, count: int, but: Callable[[NodeId], bool]) -> list[Link]:
-        """At most ``count`` neighbours that are not suspected nor left out, nearest to ``place`` first."""
+    def most_alike(self, place: Coordinate, count: int, but: Callable[[NodeId], bool]) -> list[Link]:
+        """At most ``count`` neighbours that are not suspected nor left out, most alike to ``place`` first."""
         alive = [
-            (place.rtt_ms(link.record.coordinate), node_id)
+            (place.unlike_ms(link.record.coordinate), node_id)
             for node_id, link in self.table.items()
             if not link.suspect and not but(node_id)
         ]

@@ -102,7 +102,7 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class Exchange(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """Whom do you know near ``record``'s place?
+    """Whom do you know that is worth knowing at ``record``'s place?
 
     ``known``: the ends of the ids of those that need not be named. ``versions``: for the first of them, the last byte
     of the incarnation that is known; of these a newer record is wanted, and whether they live.
@@ -114,7 +114,7 @@ class Exchange(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
 
 class ExchangeReply(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """Newer records of nodes that the asker knows, then others that are near it.
+    """Newer records of nodes that the asker knows, then others that are worth knowing where it is.
 
     ``ages``: for each of the records, how many seconds ago its node was surely alive. ``alive``: the same for each of
     the ``versions`` that were asked about; NOT_KNOWN if the sender does not know that node, or knows another version.

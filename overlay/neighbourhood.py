@@ -9,7 +9,6 @@ time.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections import deque
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from overlay.messages import (
     with_ages,
 )
 from overlay.packing import packed_node_id, packed_version, unpack
-from overlay.pointers import Pointers
+from overlay.pointers import Pointers, worth_knowing
 from overlay.probing import Prober
 from overlay.records import NodeRecord
 from overlay.session_wire import MAX_BODY_BYTES
@@ -46,7 +45,7 @@ from overlay.speech import CLOSE, Speech
 #: Records in one answer to an exchange, if they fit a datagram; of those, in a large overlay, so many that are new to
 #: the asker. And in one to a join.
 EXCHANGE_RECORDS = 14
-NEW_RECORDS = 5
+NEW_RECORDS = 6
 JOIN_RECORDS = 8
 #: How often the pointers are looked through.
 REFRESH_INTERVAL_S = 15.0
@@ -126,7 +125,7 @@ class Neighbourhood(Speech):
                 self._send(node_id, None)
 
     def _exchange(self, now: float) -> None:
-        """Ask a neighbour whom it knows near our place."""
+        """Ask a neighbour whom it knows that is worth knowing at our place."""
         config = self._config
         self._exchange_interval_s = min(config.max_exchange_interval_s, 2.0 * self._exchange_interval_s)
         self._exchange_at = now + self._exchange_interval_s * (0.75 + 0.5 * self._rng.random())
@@ -135,11 +134,11 @@ class Neighbourhood(Speech):
             self._send(partner, self._question(partner))
 
     def _exchange_partner(self, now: float) -> NodeId | None:
-        """By turns the neighbour nearest to whom we want to hear of most, and any neighbour, mostly a near one."""
+        """By turns the neighbour most alike to whom we want to hear of most, and any neighbour, mostly an alike one."""
         doubtful = self._pointers.most_doubtful(now, lambda node_id: False)
         if doubtful is not None and self._rng.random() < DOUBTFUL_EXCHANGES:
-            nearest = self._links.nearest(doubtful.record.coordinate, 1, lambda node_id: False)
-            return nearest[0].record.node_id if nearest else None
+            alike = self._links.most_alike(doubtful.record.coordinate, 1, lambda node_id: False)
+            return alike[0].record.node_id if alike else None
         groups: tuple[list[NodeId], list[NodeId]] = ([], [])
         for node_id, link in self._links.table.items():
             groups[link.far].append(node_id)
@@ -269,12 +268,12 @@ class Neighbourhood(Speech):
         asked = dict(zip(known, exchange.versions, strict=False))
         heard: dict[bytes, int] = {}
         news: list[tuple[Packed, float]] = []
-        others: list[tuple[float, Packed, float]] = []
+        others: list[tuple[NodeRecord, Packed, float]] = []
         there, not_wanted = place.coordinate, {*known, id_end(sender)}
         for record, packed, age_s in [(self._own, self._packed, 0.0), *self._known_to_others()]:
             end = id_end(record.node_id)
             if end not in not_wanted:
-                others.append((there.rtt_ms(record.coordinate), packed, age_s))
+                others.append((record, packed, age_s))
             elif end in asked:
                 if is_newer(record.incarnation, asked[end]):
                     news.append((packed, age_s))
@@ -282,10 +281,10 @@ class Neighbourhood(Speech):
                     heard[end] = age_byte(age_s)
         # In a small overlay all are to become known; in a large one there is always somebody else.
         count = EXCHANGE_RECORDS if len(known) <= self._config.few_links else NEW_RECORDS
-        near = [(packed, age_s) for _, packed, age_s in heapq.nsmallest(count, others)]
+        wanted = [(packed, age_s) for _, packed, age_s in worth_knowing(others, there, count)]
         alive = bytes(heard.get(end, NOT_KNOWN) for end, _ in zip(known, exchange.versions, strict=False))
         room = MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(alive)
-        records, ages = fitting([*news, *near][:EXCHANGE_RECORDS], room)
+        records, ages = fitting([*news, *wanted][:EXCHANGE_RECORDS], room)
         self._send(sender, ExchangeReply(records, ages, alive))
 
     def _take_exchange_reply(self, sender: NodeId, reply: ExchangeReply, now: float) -> None:

@@ -335,7 +335,7 @@ class Overlay(Talk):
             if is_newer(record.incarnation, asker_knows.get(id_end(record.node_id), record.incarnation - 1))
         ]
         by_cost = _ranked(objective.cost(record) for record, _, _ in known)
-        by_guide = by_cost if guide is objective else _ranked(guide.cost(record) for record, _, _ in known)
+        by_guide = _ranked(guide.cost(record) for record, _, _ in known)
         order = dict.fromkeys(index for pair in zip(by_cost, by_guide, strict=True) for index in pair)
         best: Iterable[tuple[Packed, float]] = ((known[index][1], known[index][2]) for index in order)
         records, _ = fitting(best, MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed))

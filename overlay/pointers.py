@@ -1,12 +1,14 @@
 """Nodes that a node knows of without being linked with them: one-way, from what others say, without heartbeats.
 
-A link takes two, and whoever is near to many is soon full; yet a search has to get to it. So a node remembers some
-others beside its neighbours, and names them to whoever asks. These are worth it:
+Links lead to those who are alike, which both ends are to each other. What searches look for is mostly somebody else:
+whoever has a short access line is near to many, who are not near to it, and it could not be linked with all of them. So
+a node remembers some others beside its neighbours, and names them to whoever asks. These are worth it:
 
-* those that nobody kept who is nearer to us *covers*, that is, is nearer to them than we are (the pruning of
-  S. J. Subramanya et al., "DiskANN", NeurIPS 2019, algorithm 2, with alpha = 1). With them there is a way to each node
-  along which every step comes nearer, even into a cluster behind long access lines whose hubs have no link left;
-* the nearest, and the nearest idle ones: what searches look for in our surroundings.
+* the nearest: whoever is alike to us has the same, so that a search that has come to us, or near us, has found them;
+* the *hubs* around: whoever would be near even if its access line counted twice, and idle. An operator has streams into
+  several directions: its host's access line counts for each of them, the way along them only in part. Hubs of one
+  site tell no more than one of them, so those come first that no better one *covers*, that is, is more alike to them
+  than we are (the pruning of S. J. Subramanya et al., "DiskANN", NeurIPS 2019, algorithm 2).
 
 What is heard is as old as its source: everybody says with a record how long ago its node surely was alive and at that
 place, and what is older than ``OLDEST_S`` is forgotten.
@@ -14,7 +16,9 @@ place, and what is older than ``OLDEST_S`` is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import heapq
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,8 +28,7 @@ from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
 from sbon.cost_space import LOAD_SCALE_MS
 
-#: So many places are for those that nobody covers, and for the nearest, busy or not. The others are for idle ones.
-UNCOVERED = 8
+#: So many places are for the nearest, busy or not. The others are for hubs.
 NEAREST = 6
 #: A node that nothing was heard of for so long is forgotten; one of so long ago may be asked whether it is there.
 OLDEST_S = 150.0
@@ -48,13 +51,13 @@ class Pointer:
     record: NodeRecord
     packed: bytes
     away_ms: float
+    unlike_ms: float
     alive_at: float
     covered: bool = True
 
     @property
-    def worth_ms(self) -> float:
-        """Less is better: how far away it seems to whoever wants an idle host."""
-        return self.away_ms + LOAD_MS * min(1.0, self.record.load)
+    def hub_ms(self) -> float:
+        return hub_ms(self.record, self.away_ms)
 
 
 class Pointers:
@@ -85,11 +88,13 @@ class Pointers:
         known = self.table.get(node_id)
         if known is not None:
             if record.supersedes(known.record):
-                known.record, known.packed, known.away_ms = record, packed, here.rtt_ms(record.coordinate)
+                known.record, known.packed = record, packed
+                known.away_ms, known.unlike_ms = here.rtt_ms(record.coordinate), here.unlike_ms(record.coordinate)
             if record.version == known.record.version:
                 known.alive_at = max(known.alive_at, alive_at)
             return
-        pointer = Pointer(record, packed, here.rtt_ms(record.coordinate), alive_at)
+        place = record.coordinate
+        pointer = Pointer(record, packed, here.rtt_ms(place), here.unlike_ms(place), alive_at)
         pointer.covered = self._is_covered(pointer, neighbours)
         self.table[node_id] = pointer
         if not pointer.covered:
@@ -102,10 +107,9 @@ class Pointers:
         )
 
     def _cover_by(self, pointer: Pointer) -> None:
-        place = pointer.record.coordinate
         for other in self.table.values():
-            if not other.covered and other.away_ms > pointer.away_ms:
-                other.covered = place.rtt_ms(other.record.coordinate) < other.away_ms
+            if not other.covered and other is not pointer:
+                other.covered = _covers((pointer,), other)
 
     def shrink(self, most: int) -> None:
         """Forget the least worth until there are at most so many."""
@@ -113,21 +117,22 @@ class Pointers:
             self._drop_one()
 
     def _drop_one(self) -> None:
-        """The least worth of those that are not among the nearest and that others cover; if there is none, the
-        farthest."""
-        by_distance = sorted((known.away_ms, node_id) for node_id, known in self.table.items())
-        uncovered = [node_id for _, node_id in by_distance if not self.table[node_id].covered]
-        kept = {node_id for _, node_id in by_distance[:NEAREST]} | set(uncovered[:UNCOVERED])
-        others = [(known.worth_ms, node_id) for node_id, known in self.table.items() if node_id not in kept]
-        del self.table[max(others)[1] if others else by_distance[-1][1]]
+        """The least of a hub of those that are not among the nearest, one that others cover if there is one."""
+        nearest = heapq.nsmallest(NEAREST, ((known.away_ms, node_id) for node_id, known in self.table.items()))
+        kept = {node_id for _, node_id in nearest}
+        hubs = [
+            ((known.covered, known.hub_ms), node_id) for node_id, known in self.table.items() if node_id not in kept
+        ]
+        del self.table[max(hubs)[1] if hubs else max(nearest)[1]]
 
     def refresh(self, here: Coordinate, neighbours: Collection[Known], now: float) -> None:
         """To be called now and then: forget what is too old, and see anew who is covered."""
         for node_id in [node_id for node_id, known in self.table.items() if now - known.alive_at > OLDEST_S]:
             del self.table[node_id]
         for pointer in self.table.values():
-            pointer.away_ms, pointer.covered = here.rtt_ms(pointer.record.coordinate), True
-        for pointer in sorted(self.table.values(), key=lambda known: (known.away_ms, known.record.node_id)):
+            place = pointer.record.coordinate
+            pointer.away_ms, pointer.unlike_ms, pointer.covered = here.rtt_ms(place), here.unlike_ms(place), True
+        for pointer in sorted(self.table.values(), key=lambda known: (known.hub_ms, known.record.node_id)):
             pointer.covered = self._is_covered(pointer, neighbours)
 
     def most_doubtful(self, now: float, but: Callable[[NodeId], bool]) -> Pointer | None:
@@ -144,7 +149,29 @@ class Pointers:
         assert all(node_id == known.record.node_id for node_id, known in self.table.items())
 
 
+def hub_ms(record: NodeRecord, away_ms: float) -> float:
+    """How far away a node seems to whoever wants an idle host between several others."""
+    return away_ms + record.coordinate.height_ms + LOAD_MS * min(1.0, record.load)
+
+
+def worth_knowing(
+    known: Sequence[tuple[NodeRecord, bytes, float]], there: Coordinate, count: int
+) -> list[tuple[NodeRecord, bytes, float]]:
+    """Whom to name to a node at ``there``, of records, packed, and their ages: by turns the most alike, the nearest and
+    the best hubs."""
+    seen_from_there = [
+        (there.unlike_ms(record.coordinate), away_ms := there.rtt_ms(record.coordinate), hub_ms(record, away_ms))
+        for record, _, _ in known
+    ]
+    wishes = (heapq.nsmallest(count, range(len(known)), key=lambda i: seen_from_there[i][kind]) for kind in range(3))
+    in_turns = dict.fromkeys(index for turn in zip(*wishes, strict=True) for index in turn)
+    return [known[index] for index in itertools.islice(in_turns, count)]
+
+
 def _covers(known: Iterable[Known], pointer: Pointer) -> bool:
-    """Whether any of them is nearer to us than it, and to it than we are."""
-    place, away_ms = pointer.record.coordinate, pointer.away_ms
-    return any(other.away_ms <= away_ms and other.record.coordinate.rtt_ms(place) < away_ms for other in known)
+    """Whether any of them is a better hub than it, and more alike to it than we are."""
+    place, least_ms, unlike_ms = pointer.record.coordinate, pointer.hub_ms, pointer.unlike_ms
+    return any(
+        hub_ms(other.record, other.away_ms) <= least_ms and other.record.coordinate.unlike_ms(place) < unlike_ms
+        for other in known
+    )

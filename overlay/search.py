@@ -5,12 +5,11 @@ all of the best it knows have been asked or enough hosts were. A host that does 
 is asked once more, others are meanwhile, and the search waits for it at the end only if it belongs to the result.
 
 Hosts are named in answers in turns by the objective and by its *guide* (:mod:`sbon.objectives`): those who know the
-best need not be the best themselves. Most of those who are asked are the best known. One in three is another one: at
-first the best by the guide, then, among the good ones, the one that is farthest from all that were asked. For where
-many hosts are, the best known are neighbours of each other, and all of them know the same ones.
-
-While the search still comes nearer, one host is asked at a time, since each answer tells whom to ask next; then
-PARALLEL are. Asking the best also makes sure that they live, and brings what they say about themselves now.
+best need not be the best themselves. So at first the search *walks*: it asks whoever is better by the guide than all
+that have answered, one at a time, since each answer tells whom to ask next. Then PARALLEL are asked at a time: two in
+three of them are the best known, the third is, among the good ones, the one that is farthest from all that were asked.
+For where many hosts are, the best known are neighbours of each other, and all of them know the same ones. Asking the
+best also makes sure that they live, and brings what they say about themselves now.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ MAX_FOUND = 400
 MAX_K = 64
 #: So many of them at most are named in a question, for news of them only.
 MAX_KNOWN = 64
-#: Whom to ask: one that is not the best, and then the best so often. They are asked themselves: what others know of
-#: them may be out of date. Of the first contacts so many are guided; later ones look elsewhere among so many good ones.
+#: Of the contacts so many at most are for walking; afterwards one follows so many of the best, elsewhere among so many
+#: good ones. The best are asked themselves, as what others know of them may be out of date.
+WALKED = 12
 BY_COST = 2
-GUIDED = 8
 GOOD = 24
 
 
@@ -89,6 +88,8 @@ class Search:
         self._most_known = min(most_known, MAX_KNOWN)
         self._found: dict[NodeId, _Found] = {}
         self._dead: set[NodeId] = set()
+        #: The least guide cost of those that have answered.
+        self._reached = math.inf
         #: When those are stepped over that are waited for, and when those are given up that were stepped over.
         self._waiting: dict[NodeId, float] = {}
         self._late: dict[NodeId, float] = {}
@@ -120,7 +121,10 @@ class Search:
     def answered(self, node_id: NodeId) -> bool:
         """An answer came; False if none was waited for."""
         waited = self._waiting.pop(node_id, None) is not None
-        return self._late.pop(node_id, None) is not None or waited
+        is_answer = self._late.pop(node_id, None) is not None or waited
+        if is_answer and node_id in self._found:
+            self._reached = min(self._reached, self._found[node_id].guide_cost)
+        return is_answer
 
     def was_not_heard(self, node_id: NodeId) -> None:
         """It lives, but has not got what we asked."""
@@ -146,7 +150,7 @@ class Search:
         """The hosts to ask now. They count as contacts from here on, once each."""
         chosen = [self._found[node_id].record for node_id in self._repeat if node_id in self._late]
         self._repeat.clear()
-        while len(self._waiting) < self._parallel() and self.contacts < self._max_contacts:
+        while len(self._waiting) < (PARALLEL if self._ahead() is None else 1) and self.contacts < self._max_contacts:
             best = self._chosen()
             if best is None:
                 break
@@ -158,11 +162,20 @@ class Search:
 
     def _chosen(self) -> _Found | None:
         """Whom to ask now."""
-        is_another = self.contacts % (1 + BY_COST) == 0
-        if is_another and not self._is_guided and (elsewhere := self._elsewhere()) is not None:
-            return elsewhere
-        guided = is_another and self._is_guided
-        return self._next(guided) or self._next(not guided)
+        is_another = self.contacts % (1 + BY_COST) == BY_COST
+        another = (self._next(True) if self.is_lookup else self._elsewhere()) if is_another else None
+        return self._ahead() or another or self._next(False) or self._next(True)
+
+    def _ahead(self) -> _Found | None:
+        """The next step of the walk: not asked yet, or waited for."""
+        if self.contacts >= WALKED:
+            return None
+        left = [
+            (found.guide_cost, node_id)
+            for node_id, found in self._found.items()
+            if found.guide_cost < self._reached and (not found.asked or node_id in self._waiting)
+        ]
+        return self._found[min(left)[1]] if left else None
 
     def _elsewhere(self) -> _Found | None:
         """Of the good ones that were not asked, the one that is farthest from those that were."""
@@ -189,18 +202,6 @@ class Search:
             return STEP_OVER_S
         rtt_s = self._here.rtt_ms(record.coordinate) / 1000.0
         return min(STEP_OVER_S, LEAST_STEP_OVER_S + ROUND_TRIPS * rtt_s)
-
-    def _parallel(self) -> int:
-        """One by one while the best is one that has not answered yet."""
-        best = min(self._found.items(), key=self._worth, default=None)
-        return PARALLEL if best is None or (best[1].asked and best[0] not in self._waiting) else 1
-
-    @property
-    def _is_guided(self) -> bool:
-        return self.contacts < GUIDED
-
-    def _worth(self, found: tuple[NodeId, _Found]) -> tuple[float, NodeId]:
-        return found[1].guide_cost if self._is_guided else found[1].cost, found[0]
 
     def _next(self, guided: bool) -> _Found | None:
         """The best not asked yet, if it is among the best WIDTH: nothing better, we trust, is behind the others."""

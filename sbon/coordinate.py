@@ -87,11 +87,16 @@ class Coordinate(msgspec.Struct, frozen=True):
         """Euclidean distance to a point, heights and factors left out."""
         return distance_ms(self.vector_ms, point_ms)
 
-    def moved_ms(self, other: Coordinate) -> float:
-        """How far this place is from ``other``, both taken as places of one node: about how much predictions change."""
-        moved_ms = self.distance_ms(other.vector_ms) + abs(self.height_ms - other.height_ms)
-        mine, theirs = self._all_factors(), other._all_factors()
-        return moved_ms + TYPICAL_FACTOR * sum(abs(x - y) for x, y in zip(mine, theirs, strict=True))
+    def unlike_ms(self, other: Coordinate) -> float:
+        """How differently all others look from here and from ``other``: about how much predictions change when a node
+        moves from the one place to the other. It is a metric, which round trips are not: places far behind access lines
+        of their own can be alike.
+
+        Raises ValueError when the dimensions differ.
+        """
+        unlike_ms = math.dist(self.vector_ms, other.vector_ms) + abs(self.height_ms - other.height_ms)
+        (a, b, c), (x, y, z) = self._all_factors(), other._all_factors()
+        return unlike_ms + TYPICAL_FACTOR * (abs(a - x) + abs(b - y) + abs(c - z))
 
     def _all_factors(self) -> tuple[float, ...]:
         return self.factors or (0.0,) * FACTORS

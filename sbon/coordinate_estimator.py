@@ -236,7 +236,7 @@ class CoordinateEstimator:
 
     def _limit_step(self, before: list[float]) -> None:
         """One probe, with all that was taken again, changes no prediction by more than the largest step."""
-        place, moved_ms = self._place, self.coordinate.moved_ms(self._advertised())
+        place, moved_ms = self._place, self.coordinate.unlike_ms(self._advertised())
         if moved_ms > MAX_STEP_MS:
             ratio = MAX_STEP_MS / moved_ms
             self._place = [x + ratio * (y - x) for x, y in zip(before, place, strict=True)]

@@ -44,16 +44,21 @@ class Guide(Protocol):
 
 
 class AlikeTo(msgspec.Struct, frozen=True):
-    """Hosts at a place like that one: with the same distances to all others, they have the same neighbours.
+    """Hosts at places like those: with the same distances to all others, they have the same neighbours, and know them.
 
     The nearest are none such. With heights and factors a node far behind an access line of its own is nearest to hubs,
-    which know few of those behind such lines; and the node at the very place is not near to itself by the formula.
+    which know few of those behind such lines; and the node at the very place is not near to itself by the formula. Nor
+    are the hosts of least usage, mostly hubs, of which there may be several groups between the ends of the streams.
+    Unlike round trips, unlikeness is a metric: whoever walks to ever more alike hosts gets there.
     """
 
-    place: Coordinate
+    #: Each with its weight.
+    places: tuple[tuple[Coordinate, float], ...]
 
     def cost(self, host: Host) -> float:
-        return math.inf if host.coordinate.error >= MAX_ERROR else self.place.moved_ms(host.coordinate)
+        if host.coordinate.error >= MAX_ERROR:
+            return math.inf
+        return sum([weight * place.unlike_ms(host.coordinate) for place, weight in self.places])
 
 
 class NearestTo(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -72,7 +77,7 @@ class NearestTo(msgspec.Struct, frozen=True, array_like=True, tag=0):
         return self.place.rtt_ms(host.coordinate)
 
     def guide(self) -> AlikeTo:
-        return AlikeTo(self.place)
+        return AlikeTo(((self.place, 1.0),))
 
     def check(self, dimensions: int) -> None:
         self.place.check(dimensions)
@@ -93,21 +98,6 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
         if not self.node_id:
             return self.place.distance_ms(host.coordinate.vector_ms)
         return 0.0 if self.node_id == host.node_id else self.place.rtt_ms(host.coordinate)
-
-
-class Between(msgspec.Struct, frozen=True):
-    """Hosts between the ends of streams, by distance alone and weighted by rates.
-
-    The hosts of least usage are mostly hubs, and there may be several groups of them between the ends. Whoever lives
-    there, on however long an access line, knows the hubs of its group; a hub knows of other hubs that are near to it.
-    """
-
-    endpoints: tuple[Endpoint, ...]
-
-    def cost(self, host: Host) -> float:
-        if host.coordinate.error >= MAX_ERROR:
-            return math.inf
-        return sum(end.rate_bytes_per_s * host.coordinate.distance_ms(end.place.vector_ms) for end in self.endpoints)
 
 
 class LeastUsage(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -131,8 +121,8 @@ class LeastUsage(msgspec.Struct, frozen=True, array_like=True, tag=1):
         usage = sum(link_usage(end.rate_bytes_per_s, end.rtt_ms(host)) for end in self.endpoints)
         return cost + usage * (1.0 - min(MOST_OPTIMISM, self.optimism * host.coordinate.error))
 
-    def guide(self) -> Between:
-        return Between(self.endpoints)
+    def guide(self) -> AlikeTo:
+        return AlikeTo(tuple((end.place, end.rate_bytes_per_s) for end in self.endpoints))
 
     def check(self, dimensions: int) -> None:
         if not 0 < len(self.endpoints) <= MAX_ENDPOINTS:
@@ -160,8 +150,8 @@ class HasProperty(msgspec.Struct, frozen=True, array_like=True, tag=2):
             return math.inf
         return self.place.rtt_ms(host.coordinate)
 
-    def guide(self) -> NearestTo:
-        return NearestTo(self.place)
+    def guide(self) -> AlikeTo:
+        return AlikeTo(((self.place, 1.0),))
 
     def check(self, dimensions: int) -> None:
         self.place.check(dimensions)

@@ -2,11 +2,13 @@
 questions set, whatever nodes hear of each other, and how it falls with the size of the overlay.
 
     python -m tests.benchmarks.ideal_tables --rtt rtt.npz [--nodes 1000 10000] [--searches 200]
-                                            [--near 14 --uncovered 20 --far 4]
+                                            [--links 14 --pointers 20 --far 4]
 
 The sites of the matrix find their places from each other; further hosts are copies of them, two ms apart. A host knows
-its nearest, the nearest of those that nobody nearer covers, and some random ones. The searches are the overlay's own
-(:mod:`overlay.search`), answered at once. Prints, by number of nodes, recall@10 and the hosts asked.
+whom :mod:`overlay.links` and :mod:`overlay.pointers` would choose if they had heard of everybody: the most alike and
+those that nobody more alike covers, the nearest, the best hubs, and some random ones. The searches are the overlay's
+own (:mod:`overlay.search`), answered at once: for the nearest to a node, for those to a point between two nodes where
+nobody is, and for least usage. Prints, by number of nodes, recall@10 and the hosts asked.
 """
 
 from __future__ import annotations
@@ -17,15 +19,17 @@ import random
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from daemon.simulation.latency import Network, load
 from overlay.identity import NodeId
+from overlay.pointers import NEAREST
 from overlay.records import NodeRecord
 from overlay.search import Search
-from sbon.coordinate import FACTOR_SIGNS, MIN_HEIGHT_MS, Coordinate
+from sbon.coordinate import FACTOR_SIGNS, MIN_HEIGHT_MS, TYPICAL_FACTOR, Coordinate
 from sbon.coordinate_estimator import CoordinateEstimator
 from sbon.objectives import Endpoint, LeastUsage, NearestTo, Objective
 
@@ -34,8 +38,19 @@ PROBES = 300
 COPY_NOISE_MS = 2.0
 COPY_NOISE_FACTOR = 0.1
 K = 10
+#: So many of the most alike are known whether anybody covers them or not; hubs are chosen among so many.
+MOST_ALIKE = 4
+HUBS = 600
 #: Records that fit an answer.
 NAMED = 12
+
+
+class Table(NamedTuple):
+    """Of how many others a host knows: by links to those alike, by pointers, and by chance."""
+
+    links: int
+    pointers: int
+    far: int
 
 
 class World:
@@ -67,22 +82,46 @@ class World:
         rtt_ms[host] = np.inf
         return np.asarray(rtt_ms)
 
-    def known(self, host: int, near: int, uncovered: int, far: int) -> list[NodeRecord]:
+    def unlike_ms(self, host: int) -> Array:
+        """To all hosts, as :meth:`sbon.coordinate.Coordinate.unlike_ms`; infinite to itself. Shape (nodes,)."""
+        vectors, heights, factors = self._arrays
+        unlike_ms = np.sqrt(((vectors - vectors[host]) ** 2).sum(axis=1)) + np.abs(heights - heights[host])
+        unlike_ms += TYPICAL_FACTOR * np.abs(factors - factors[host]).sum(axis=1)
+        unlike_ms[host] = np.inf
+        return np.asarray(unlike_ms)
+
+    def known(self, host: int, table: Table) -> list[NodeRecord]:
         if host not in self._known:
-            rtt_ms = self.rtt_ms(host)
-            nearest = np.argsort(rtt_ms)[:near]
-            others = [self._rng.randrange(len(self.records)) for _ in range(far)]
-            indices = dict.fromkeys([*map(int, nearest), *self._uncovered(rtt_ms, uncovered), *others])
-            self._known[host] = [self.records[index] for index in indices if index != host]
+            indices = self._links(host, table.links) + [
+                self._rng.randrange(len(self.records)) for _ in range(table.far)
+            ]
+            indices += self._pointers(host, {host, *indices}, table.pointers)
+            self._known[host] = [self.records[index] for index in dict.fromkeys(indices) if index != host]
         return self._known[host]
 
-    def _uncovered(self, rtt_ms: Array, at_most: int) -> list[int]:
-        """Of those that no nearer one of them is nearer to than the host is, the nearest."""
-        left = rtt_ms.copy()
+    def _links(self, host: int, count: int) -> list[int]:
+        """The most alike, then those that none of these who is more alike covers, filled up with the next alike."""
+        unlike_ms = self.unlike_ms(host)
+        alike = list(map(int, np.argsort(unlike_ms)[: len(unlike_ms) - 1]))
+        uncovered = self._uncovered(alike, unlike_ms, count)
+        return list(dict.fromkeys([*alike[:MOST_ALIKE], *uncovered, *alike[:count]]))[:count]
+
+    def _pointers(self, host: int, others: set[int], count: int) -> list[int]:
+        """The nearest, then the best hubs: first those that no better one covers."""
+        rtt_ms = self.rtt_ms(host)
+        nearest = [index for index in map(int, np.argsort(rtt_ms)[: NEAREST + len(others)]) if index not in others]
+        hubs = list(map(int, np.argsort(rtt_ms + self._arrays[1])[:HUBS]))
+        uncovered = self._uncovered(hubs, self.unlike_ms(host), count)
+        ordered = dict.fromkeys([*nearest[:NEAREST], *uncovered, *hubs])
+        return [index for index in ordered if index not in others][:count]
+
+    def _uncovered(self, ordered: list[int], unlike_ms: Array, at_most: int) -> list[int]:
+        """Of these, those to whom none of those kept before them is more alike than the host is."""
         kept: list[int] = []
-        while len(kept) < at_most and np.isfinite(left).any():
-            kept.append(int(np.argmin(left)))
-            left[(self.rtt_ms(kept[-1]) < rtt_ms) | (left == left[kept[-1]])] = np.inf
+        left = np.array(ordered)
+        while len(kept) < at_most and left.size:
+            kept.append(int(left[0]))
+            left = left[1:][self.unlike_ms(kept[-1])[left[1:]] >= unlike_ms[left[1:]]]
         return kept
 
 
@@ -107,26 +146,29 @@ def _copy(place: Coordinate, rng: np.random.Generator) -> Coordinate:
     return Coordinate(tuple(vector.tolist()), float(height_ms), place.error, tuple(factors.tolist()))
 
 
+def _between(a: Coordinate, b: Coordinate) -> Coordinate:
+    """A point, where no node need be."""
+    return Coordinate(tuple((x + y) / 2.0 for x, y in zip(a.vector_ms, b.vector_ms, strict=True)), 0.0, 0.0)
+
+
 def _record(index: int, place: Coordinate) -> NodeRecord:
     return NodeRecord(
         node_id=f"{index + 1:032x}", name=f"n{index}", host="10.0.0.1", port=7400, boot_id=1, coordinate=place
     )
 
 
-def search(world: World, asker: int, objective: Objective, ends: Sequence[int], table: tuple[int, int, int]) -> Search:
+def search(world: World, asker: int, objective: Objective, ends: Sequence[int], table: Table) -> Search:
     """One search, each question answered at once by the best that the host asked knows and the asker does not."""
     run = Search(objective, K, 1.0)
     run.know(world.records[asker], asked=True)
-    for record in [*world.known(asker, *table), *(world.records[end] for end in ends)]:
+    for record in [*world.known(asker, table), *(world.records[end] for end in ends)]:
         run.know(record)
     told: set[NodeId] = set()
     guide = objective.guide()
     while to_ask := run.to_ask(0.0):
         for host in to_ask:
             run.answered(host.node_id)
-            news = [
-                record for record in world.known(world.index_of[host.node_id], *table) if record.node_id not in told
-            ]
+            news = [record for record in world.known(world.index_of[host.node_id], table) if record.node_id not in told]
             by_cost, by_guide = (heapq.nsmallest(NAMED, news, key=cost) for cost in (objective.cost, guide.cost))
             named = dict.fromkeys(record.node_id for pair in zip(by_cost, by_guide, strict=True) for record in pair)
             for node_id in list(named)[:NAMED]:
@@ -135,20 +177,24 @@ def search(world: World, asker: int, objective: Objective, ends: Sequence[int], 
     return run
 
 
-def measure(world: World, searches: int, table: tuple[int, int, int], seed: int) -> dict[str, tuple[float, float]]:
-    """Recall@10 and mean hosts asked, for the nearest to a host and for least usage, as the simulator asks for them."""
+def measure(world: World, searches: int, table: Table, seed: int) -> dict[str, tuple[float, float]]:
+    """Recall@10 and mean hosts asked, for the nearest to a host and to a point, and for least usage."""
     figures = {}
-    for kind in ("nearest", "usage"):
+    for kind in ("nearest", "point", "usage"):
         rng, hits, contacts = random.Random(seed), 0, 0
         for _ in range(searches):
             hosts = range(len(world.records))
-            asker, ends = rng.choice(hosts), rng.sample(hosts, 1 if kind == "nearest" else rng.randint(3, 5))
+            asker, ends = rng.choice(hosts), rng.sample(hosts, rng.randint(3, 5))
             places = [(world.records[end].coordinate, world.records[end].node_id) for end in ends]
-            objective: Objective = NearestTo(*places[0])
-            if kind == "usage":
-                objective = LeastUsage(
-                    tuple(Endpoint(place, 10.0 ** rng.uniform(3.0, 6.0), end) for place, end in places)
-                )
+            match kind:
+                case "nearest":
+                    objective: Objective = NearestTo(*places[0])
+                case "point":
+                    objective = NearestTo(_between(places[0][0], places[1][0]))
+                case _:
+                    objective = LeastUsage(
+                        tuple(Endpoint(place, 10.0 ** rng.uniform(3.0, 6.0), end) for place, end in places)
+                    )
             run = search(world, asker, objective, ends if kind == "usage" else (), table)
             costs = heapq.nsmallest(K, map(objective.cost, world.records))
             hits += sum(objective.cost(record) <= costs[-1] for record in run.result())
@@ -162,8 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rtt", type=Path, action="append", required=True)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1000, 10000])
     parser.add_argument("--searches", type=int, default=200)
-    parser.add_argument("--near", type=int, default=14)
-    parser.add_argument("--uncovered", type=int, default=20)
+    parser.add_argument("--links", type=int, default=14)
+    parser.add_argument("--pointers", type=int, default=20)
     parser.add_argument("--far", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parsed = parser.parse_args(arguments)
@@ -173,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         network.add_host()
     for nodes in parsed.nodes:
         world = World(network, sites, nodes, parsed.seed)
-        table = (parsed.near, parsed.uncovered, parsed.far)
+        table = Table(parsed.links, parsed.pointers, parsed.far)
         for kind, (recall, contacts) in measure(world, parsed.searches, table, parsed.seed).items():
             print(f"{nodes} nodes, {kind}: recall@10 {recall:.4f}, {contacts:.1f} hosts asked", flush=True)
     return 0

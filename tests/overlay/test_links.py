@@ -65,6 +65,19 @@ def test_one_that_nobody_nearer_covers_is_wanted_and_one_behind_another_is_not()
     assert wants(links, at(9, 1.0)), "among the nearest"
 
 
+def test_those_alike_are_wanted_and_not_the_hubs_that_are_near_to_all() -> None:
+    here = Coordinate((0.0, 0.0), 30.0, 0.1)
+    links = Links(CONFIG, random.Random(1))
+    for index in range(CONFIG.few_links):
+        alike = msgspec.structs.replace(at(index, 0.0), coordinate=Coordinate((float(index), 0.0), 30.0, 0.1))
+        links.add(alike, pack(alike), False, here, 0.0)
+    hub = at(9, 2.0)
+    another = msgspec.structs.replace(at(10, 0.0), coordinate=Coordinate((0.5, 0.0), 30.0, 0.1))
+    assert here.rtt_ms(hub.coordinate) < here.rtt_ms(another.coordinate)
+    assert not links.propose(hub, pack(hub), here, 1.0)
+    assert links.propose(another, pack(another), here, 1.0)
+
+
 def test_one_is_as_good_as_another_that_is_hardly_nearer() -> None:
     links = linked(at(0, 100.0), at(1, 101.0), at(2, 102.0), at(3, 103.0))
     assert wants(links, at(9, 101.0 * NEARER, 5.0)), "those at its distance do not count against it"
@@ -202,10 +215,10 @@ def test_the_oldest_random_link_goes_once_it_has_lived_long_enough() -> None:
 # --- for others
 
 
-def test_others_are_told_of_the_nearest_to_them_but_not_of_suspects() -> None:
+def test_others_are_told_of_those_alike_to_them_but_not_of_suspects() -> None:
     links = linked(*ROW, far=FAR)
     links.table[id_of(5)].suspect = True
-    near = links.nearest(Coordinate((60.0, 0.0), 0.0, 0.1), 3, lambda node_id: node_id == id_of(3))
+    near = links.most_alike(Coordinate((60.0, 0.0), 0.0, 0.1), 3, lambda node_id: node_id == id_of(3))
     assert [link.record.node_id for link in near] == [id_of(4), id_of(2), id_of(1)]
 
 

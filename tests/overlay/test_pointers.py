@@ -6,7 +6,7 @@ import msgspec
 
 from overlay.config import MAX_POINTERS
 from overlay.packing import pack
-from overlay.pointers import DOUBTFUL_S, NEAREST, OLDEST_S, Pointer, Pointers
+from overlay.pointers import DOUBTFUL_S, NEAREST, OLDEST_S, Pointer, Pointers, worth_knowing
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
 from tests.overlay.fake_network import fake_record, id_of
@@ -30,7 +30,7 @@ def told(
 
 
 def neighbour(record: NodeRecord) -> Pointer:
-    return Pointer(record, b"", HERE.rtt_ms(record.coordinate), 0.0)
+    return Pointer(record, b"", HERE.rtt_ms(record.coordinate), HERE.unlike_ms(record.coordinate), 0.0)
 
 
 def test_the_nearest_are_remembered_and_the_nearest_idle_ones() -> None:
@@ -48,6 +48,28 @@ def test_one_whom_nobody_nearer_covers_is_remembered_however_far_it_is() -> None
     assert elsewhere.node_id in pointers.table
     assert not pointers.table[elsewhere.node_id].covered
     assert behind.node_id not in pointers.table
+
+
+def test_hubs_are_remembered_though_others_are_nearer() -> None:
+    behind_lines = [
+        msgspec.structs.replace(at(index, 0.0), coordinate=Coordinate((5.0 + 0.1 * index, 0.0), 20.0, 0.1))
+        for index in range(2 * MAX_POINTERS)
+    ]
+    hub = at(100, 40.0)
+    assert hub.node_id in told(*behind_lines, hub).table
+    assert hub.node_id in told(hub, *behind_lines).table
+
+
+def test_whom_to_name_are_by_turns_the_alike_the_near_and_the_hubs() -> None:
+    there = Coordinate((0.0, 0.0), 30.0, 0.1)
+
+    def named(index: int, x_ms: float, height_ms: float) -> tuple[NodeRecord, bytes, float]:
+        record = msgspec.structs.replace(at(index, 0.0), coordinate=Coordinate((x_ms, 0.0), height_ms, 0.1))
+        return record, pack(record), 1.0
+
+    alike, near, hub, nobody = named(1, 10.0, 28.0), named(2, 5.0, 10.0), named(3, 17.0, 0.0), named(4, 60.0, 9.0)
+    assert worth_knowing([nobody, hub, near, alike], there, 3) == [alike, near, hub]
+    assert worth_knowing([], there, 3) == []
 
 
 def test_a_neighbour_covers_too() -> None:

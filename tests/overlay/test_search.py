@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.records import NodeRecord
-from overlay.search import BY_COST, GUIDED, MAX_CONTACTS, MAX_FOUND, MAX_K, PARALLEL, WIDTH, Search
+from overlay.search import BY_COST, MAX_CONTACTS, MAX_FOUND, MAX_K, PARALLEL, WIDTH, Search
 from sbon.coordinate import Coordinate
 from sbon.objectives import NearestTo
 from tests.overlay.fake_network import fake_record, id_of
@@ -62,7 +62,30 @@ def test_once_it_comes_no_nearer_several_are_asked_at_a_time() -> None:
     search = search_among(*(host(index, 10.0 * index) for index in range(1, 8)))
     (best,) = asked(search)
     assert search.answered(best)
-    assert asked(search) == [id_of(index) for index in range(2, 2 + PARALLEL)]
+    several = asked(search)
+    assert len(several) == PARALLEL
+    assert several[0] == id_of(2)
+
+
+def test_at_first_it_walks_to_those_alike_one_by_one_and_then_asks_the_best() -> None:
+    behind_a_line = NearestTo(Coordinate((0.0,), 30.0, 0.1))
+
+    def at(index: int, x_ms: float, height_ms: float) -> NodeRecord:
+        return msgspec.structs.replace(fake_record(index), coordinate=Coordinate((x_ms,), height_ms, 0.1))
+
+    hub = at(1, 1.0, 0.0)
+    search = Search(behind_a_line, 1, 1.0)
+    search.know(hub)
+    search.know(at(2, 8.0, 25.0))
+    assert asked(search) == [id_of(2)], "the hub is nearer, but knows few of those behind such lines"
+    search.know(at(3, 2.0, 29.0))
+    assert asked(search) == []
+    assert search.answered(id_of(2))
+    assert asked(search) == [id_of(3)]
+    search.know(at(4, 20.0, 30.0))
+    assert search.answered(id_of(3))
+    assert set(asked(search)) == {hub.node_id, id_of(4)}, "nobody is more alike"
+    assert [record.node_id for record in search.result()] == [hub.node_id]
 
 
 def test_one_that_does_not_answer_in_time_is_stepped_over_and_then_given_up() -> None:
@@ -131,7 +154,7 @@ def test_of_three_one_is_asked_that_is_far_from_those_who_were() -> None:
         order += asked(search)
         for node_id in order:
             search.answered(node_id)
-    assert order.index(elsewhere.node_id) == GUIDED + (-GUIDED) % (1 + BY_COST), "the first that is not one of the best"
+    assert order.index(elsewhere.node_id) == BY_COST, "the first that is not one of the best"
     assert order[0] == crowd[0].node_id
 
 

@@ -118,6 +118,15 @@ def test_rtt_is_symmetric_and_never_negative(a: Coordinate, b: Coordinate) -> No
     assert a.rtt_ms(b) >= a.height_ms + b.height_ms >= 0.0
 
 
+@given(coordinates, coordinates, coordinates)
+def test_unlikeness_is_a_metric_and_bounds_how_predictions_differ(a: Coordinate, b: Coordinate, c: Coordinate) -> None:
+    assert a.unlike_ms(a) == 0.0
+    assert a.unlike_ms(b) == pytest.approx(b.unlike_ms(a))
+    assert a.unlike_ms(c) <= a.unlike_ms(b) + b.unlike_ms(c) + 1e-6
+    plain = [Coordinate(place.vector_ms, place.height_ms, place.error) for place in (a, b, c)]
+    assert abs(plain[0].rtt_ms(plain[2]) - plain[1].rtt_ms(plain[2])) <= plain[0].unlike_ms(plain[1]) + 1e-6
+
+
 @given(coordinates, st.floats(0, MAX_RTT_MS, exclude_min=True), st.integers())
 def test_one_sample_moves_by_a_bounded_step_to_a_valid_place(other: Coordinate, sample: float, seed: int) -> None:
     rng = random.Random(seed)
@@ -126,7 +135,7 @@ def test_one_sample_moves_by_a_bounded_step_to_a_valid_place(other: Coordinate, 
         before = state.coordinate
         state.update(rtt_ms, other, rng)
         state.coordinate.check(3)
-        assert state.coordinate.moved_ms(before) <= MAX_STEP_MS + 1e-6, "however often it is taken again"
+        assert state.coordinate.unlike_ms(before) <= MAX_STEP_MS + 1e-6, "however often it is taken again"
 
 
 @given(

@@ -25,11 +25,11 @@ def test_hubs_are_near_and_those_alike_know_them() -> None:
     assert objective.guide().cost(alike) < objective.guide().cost(hub)
 
 
-def test_usage_is_least_at_hubs_and_those_between_the_ends_know_them() -> None:
-    hub, between = host(1, 8.0, 0.0), host(2, 2.0, 40.0)
+def test_usage_is_least_at_hubs_and_those_alike_to_the_ends_know_them() -> None:
+    hub, alike = host(1, 8.0, 0.0), host(2, 2.0, 18.0)
     objective = LeastUsage(ENDS)
-    assert objective.cost(hub) < objective.cost(between)
-    assert objective.guide().cost(between) < objective.guide().cost(hub)
+    assert objective.cost(hub) < objective.cost(alike)
+    assert objective.guide().cost(alike) < objective.guide().cost(hub)
 
 
 def test_nobody_is_guided_to_one_that_has_no_place() -> None:
