@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -152,6 +153,8 @@ async def running_cluster(
     ``engines``: further settings of ``[engine]`` by the name of the site; ``placement``: those of all.
     """
     cluster = Cluster(scenario, start_daemon)
+    # Daemons are processes of their own: who is told to end must not leave them behind.
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         for site in scenario.sites:
             site.folder.mkdir(parents=True)
@@ -168,3 +171,4 @@ async def running_cluster(
     finally:
         with trio.CancelScope(shield=True):
             await stop_all(list(cluster.daemons.values()))
+        signal.signal(signal.SIGTERM, before)
