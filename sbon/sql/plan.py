@@ -17,6 +17,7 @@ from sbon.fragment import Start
 from sbon.sql.build import PlanBuilder
 from sbon.sql.catalog import Catalog
 from sbon.sql.check import check_inserts
+from sbon.sql.check_types import check_types
 from sbon.sql.common_parts import Begin, computed_once
 from sbon.sql.cut import Cutter
 from sbon.sql.dialect import parse, place
@@ -131,6 +132,7 @@ def _prepare(text: str, table: exp.Table, query: exp.Query, catalog: Catalog, fr
     sink, sink_owner = catalog.sink(".".join(part.name for part in table.parts), place(table))
     builder = PlanBuilder(catalog)
     plan, written = builder.query(query)
+    check_types(plan, written)
     plan, named = builder.name_columns(plan, _named(written), "result")
     owners = {stream.name: owner for stream, owner in catalog.streams.values()}
     interval_us = min(builder.slides_us, default=0)

@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from sbon.fragment import FragmentKind, FragmentSpec, Start
@@ -18,7 +19,7 @@ from sbon.sql.join_graph import Order
 from sbon.sql.plan import prepare_query
 from sbon.sql.reorder import Choose, as_written
 from spark_bridge.session import start_session
-from tests.sbon.sql import paper_examples
+from tests.sbon.sql import paper_examples, types_cases
 from tests.sbon.sql.reading import offers, plan_reading, plan_viewing
 from tests.sbon.sql.streams import CATALOG, SCHEMAS
 
@@ -296,6 +297,14 @@ def test_who_reads_an_aggregate_or_a_union_of_another_query_gets_the_same(
     found = _comparable(_run(spark, plan.fragments, results).collect())
     assert len(found) > 3, "the query should find something to compare"
     assert found == _comparable(spark.sql(select).collect())
+
+
+def test_what_is_refused_for_its_types_spark_refuses_too(spark: SparkSession) -> None:
+    for select in types_cases.REFUSED:
+        with pytest.raises(AnalysisException):
+            spark.sql(select)
+    for select in types_cases.ACCEPTED:
+        spark.sql(select)
 
 
 def test_the_papers_examples_give_what_plain_spark_gives(spark: SparkSession) -> None:
