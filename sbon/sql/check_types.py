@@ -142,9 +142,8 @@ def _check(expression: exp.Expr, kinds: Kinds) -> None:
         elif isinstance(node, _ARITHMETIC):
             _check_arithmetic(node, kinds)
         elif isinstance(node, (exp.Sum, exp.Avg)):
-            kind = _kind(node.this, kinds)
-            if kind in (Kind.TIME, Kind.CONDITION, Kind.NESTED):
-                raise QueryError(f"{shown(node)}{place(node)} is over {kind}; add up numbers")
+            if _kind(node.this, kinds) is Kind.NESTED:
+                raise QueryError(f"{shown(node)}{place(node)} is over {Kind.NESTED}; add up numbers")
 
 
 def _operands(node: exp.Expr) -> Iterator[exp.Expr]:
