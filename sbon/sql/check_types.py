@@ -36,6 +36,9 @@ _APART = [{Kind.NUMBER, Kind.TIME}, {Kind.CONDITION, Kind.TIME}] + [
     {Kind.NESTED, kind} for kind in Kind if kind is not Kind.NESTED
 ]
 
+#: Of AND, OR and NOT; a text may be one, though it keeps no rows by itself.
+_NO_OPERANDS = {Kind.NUMBER, Kind.TIME, Kind.NESTED}
+
 #: What attributes are, as far as that is certain.
 Kinds = Mapping[str, Kind]
 
@@ -55,14 +58,16 @@ def _checked(plan: Plan) -> Kinds:
             return {name: kind for name, kind in declared if kind is not None}
         case Filter():
             kinds = _checked(plan.input)
-            _check_condition(plan.condition, kinds)
+            _check(plan.condition, kinds)
+            _refuse(plan.condition, kinds, _NO_OPERANDS | {Kind.TEXT})
             return kinds
         case Compute():
             return _and(_checked(plan.input), plan.columns)
         case Join():
             kinds = {**_checked(plan.left), **_checked(plan.right)}
             for part in plan.condition:
-                _check_condition(part, kinds)
+                _check(part, kinds)
+                _refuse(part, kinds, _NO_OPERANDS)
             return kinds
         case Union():
             for branch, sources in zip(plan.inputs, plan.expressions, strict=True):
@@ -119,18 +124,11 @@ def _kind(expression: exp.Expr, kinds: Kinds) -> Kind | None:
     return None
 
 
-def _check_condition(condition: exp.Expr, kinds: Kinds) -> None:
-    """What keeps rows. A text is none here, though it may be an operand of AND."""
-    _check(condition, kinds)
-    for part in condition.flatten() if isinstance(condition, exp.And) else (condition,):
-        _refuse(part, kinds, {Kind.NUMBER, Kind.TIME, Kind.NESTED} | ({Kind.TEXT} if part is condition else set()))
-
-
 def _check(expression: exp.Expr, kinds: Kinds) -> None:
     for node in expression.walk():
         if isinstance(node, (exp.And, exp.Or, exp.Not, exp.If)):
             for part in _operands(node):
-                _refuse(part, kinds, {Kind.NUMBER, Kind.TIME, Kind.NESTED})
+                _refuse(part, kinds, _NO_OPERANDS)
         elif isinstance(node, (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)):
             _check_comparison(node, node.this, node.expression, kinds)
         elif isinstance(node, exp.Between):
@@ -141,9 +139,8 @@ def _check(expression: exp.Expr, kinds: Kinds) -> None:
                 _check_comparison(node, node.this, value, kinds)
         elif isinstance(node, _ARITHMETIC):
             _check_arithmetic(node, kinds)
-        elif isinstance(node, (exp.Sum, exp.Avg)):
-            if _kind(node.this, kinds) is Kind.NESTED:
-                raise QueryError(f"{shown(node)}{place(node)} is over {Kind.NESTED}; add up numbers")
+        elif isinstance(node, (exp.Sum, exp.Avg)) and _kind(node.this, kinds) is Kind.NESTED:
+            raise QueryError(f"{shown(node)}{place(node)} is over {Kind.NESTED}; add up numbers")
 
 
 def _operands(node: exp.Expr) -> Iterator[exp.Expr]:

@@ -14,7 +14,7 @@ REFUSED = {
     "SELECT owner + 1 AS x FROM bags": "bags.owner + 1 at line 1, column 27 reckons with a struct, array or map",
     "SELECT ts + 5 AS x FROM flights": "flights.ts + 5 at line 1, column 27 reckons with a point of time and a number",
     "SELECT (seats > 5) + 1 AS x FROM flights": "reckons with a condition",
-    "SELECT window.end AS e, sum(owner) AS s FROM bags GROUP BY window(seen_at, '1 hour')": "is over a struct, array or",
+    "SELECT window.end AS e, sum(owner) AS s FROM bags GROUP BY window(seen_at, '1 hour')": "is over a struct",
     "SELECT n FROM (SELECT window.end AS e, count(*) AS n FROM flights GROUP BY window(ts, '1 hour')) WHERE n": (
         "is a number where a condition is needed"
     ),
