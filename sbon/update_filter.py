@@ -62,7 +62,7 @@ class UpdateFilter:
 
 
 def _between(old: Coordinate, new: Coordinate, weight: float) -> Coordinate:
-    rest = 1.0 - weight
-    vector_ms = tuple([rest * x + weight * y for x, y in zip(old.vector_ms, new.vector_ms, strict=True)])
-    factors = tuple([rest * x + weight * y for x, y in zip(old.factors, new.factors, strict=True)])
-    return Coordinate(vector_ms, rest * old.height_ms + weight * new.height_ms, new.error, factors)
+    # A weighted sum of two equal numbers can be larger than they are, by rounding, and they may be at a bound.
+    vector_ms = tuple([x + weight * (y - x) for x, y in zip(old.vector_ms, new.vector_ms, strict=True)])
+    factors = tuple([x + weight * (y - x) for x, y in zip(old.factors, new.factors, strict=True)])
+    return Coordinate(vector_ms, old.height_ms + weight * (new.height_ms - old.height_ms), new.error, factors)

@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from sbon.coordinate import Coordinate
+from sbon.coordinate import MAX_FACTOR, Coordinate
 from sbon.update_filter import SMOOTHING, UpdateFilter
 
 HERE = Coordinate((0.0, 0.0), 1.0, 0.1, (1.0, 0.0, 0.0))
@@ -58,3 +58,10 @@ def test_the_place_of_a_settled_node_is_smoothed_and_follows() -> None:
         place = news.take(moved(100.0), is_settling=False)
     assert place.vector_ms[0] == pytest.approx(100.0, rel=0.1)
     assert place.factors == HERE.factors
+
+
+def test_a_place_at_its_bounds_stays_within_them() -> None:
+    at_the_bounds = msgspec.structs.replace(HERE, factors=(MAX_FACTOR, -MAX_FACTOR, MAX_FACTOR))
+    news = UpdateFilter(0.05, 0.1)
+    for _ in range(100):
+        news.take(at_the_bounds, is_settling=False).check(2)
