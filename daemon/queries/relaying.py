@@ -1,18 +1,21 @@
-"""Readers of other queries' fragments that read them through another reader, so that they cross the sea once.
+"""Readers of a fragment that read it through another reader, so that it crosses the sea once.
 
-The keepers of what is read tell who else reads it (:class:`Fellow`); the first keeper of the query that reads decides,
-again with each renewal of its subscriptions, and tells the host of the reader. A relay has no state
+The first keeper of the query that is read tells who else reads it (:class:`Fellow`); that of the query that reads
+decides, again with each renewal of its subscriptions, and tells the host of the reader. So it does for the readers of
+its own query. A relay has no state
 (:mod:`spark_bridge.relay`): all of this may be lost or wrong at any time, and only bytes take another way.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from daemon.events import Events
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import ReadThrough, RelayAt, Reused
+from daemon.peering.query_messages import QueryStatus, ReadThrough, RelayAt, Reused
 from daemon.peering.query_record import QueryRecord
 from daemon.peering.requests import Done
 from daemon.peering.subscription_messages import Fellow, Reading
@@ -42,8 +45,11 @@ class Relaying:
     ) -> tuple[Fellow, ...]:
         """Who else reads, and not through anybody, what is read by those who ask: for each the nearest ones.
 
-        ``readings``: those of other queries, as far as they are known here, by cursor as ``asking``.
+        ``readings``: those of other queries, as far as they are known here, by cursor as ``asking``. Hosts report to
+        the first keeper, so the others do not know.
         """
+        if record.keeper != self._peers.node_id:
+            return ()
         view, found = self._flows.cost_view(), dict[str, Fellow]()
         for cursor, reading in asking.items():
             direct = self._direct(record, record.readers[cursor].fragment_id, readings)
@@ -57,6 +63,7 @@ class Relaying:
             self._fellow(fragment_id, cursor_name(consumer, port), reader.owner, reader.flight_address, is_own=True)
             for consumer, port in record.consumers(fragment_id)
             for reader in [record.fragment(consumer)]
+            if self._flows.relay(fragment_id, consumer) is None
         ]
         found += [
             self._fellow(fragment_id, cursor, reading.node_id, reading.flight_address, is_own=False)
@@ -76,16 +83,29 @@ class Relaying:
         """Have each consumer of ``reused`` read through whom it should."""
         if record.keeper != self._peers.node_id:
             return
-        others = {each.cursor: each for each in fellows if each.fragment_id == reused.fragment_id}
-        for each in others.values():
+        others = [each for each in fellows if each.fragment_id == reused.fragment_id]
+        for each in others:
             self._peers.meet(each.record)
+        await self._look(record, reused.fragment_id, reused.location.node_id, others)
+
+    async def look_at_own(self, record: QueryRecord) -> None:
+        """The same for what several fragments of one query read."""
+        if record.keeper != self._peers.node_id or record.status is not QueryStatus.RUNNING:
+            return
+        for fragment_id, fragment in record.fragments.items():
+            if len({consumer for consumer, _ in record.consumers(fragment_id)}) > 1:
+                direct = self._direct(record, fragment_id, {})
+                own = [msgspec.structs.replace(fellow, is_own=False) for fellow in direct]  # one of another
+                await self._look(record, fragment_id, fragment.owner, own)
+
+    async def _look(self, record: QueryRecord, fragment_id: str, producer: str, fellows: Sequence[Fellow]) -> None:
         view = self._flows.cost_view()
-        for consumer in dict.fromkeys(consumer for consumer, _ in record.consumers(reused.fragment_id)):
-            host, present = record.fragment(consumer).owner, self._flows.relay(reused.fragment_id, consumer)
-            fellow = choose(host, consumer, reused.location.node_id, others.values(), present, view)
+        for consumer in dict.fromkeys(consumer for consumer, _ in record.consumers(fragment_id)):
+            host, present = record.fragment(consumer).owner, self._flows.relay(fragment_id, consumer)
+            fellow = choose(host, consumer, producer, fellows, present, view)
             if fellow is not None or present is not None:
                 relay = None if fellow is None else RelayAt(fellow.record.node_id, fellow.flight_address)
-                await self._tell(host, ReadThrough(consumer, reused.fragment_id, relay), present)
+                await self._tell(host, ReadThrough(consumer, fragment_id, relay), present)
 
     async def _tell(self, host: str, message: ReadThrough, present: str | None) -> None:
         """Again and again: who is told may be started anew, and the engine of the relay, too."""
@@ -110,7 +130,7 @@ def choose(
     """
     direct_ms = view.rtt_ms(producer, host)
     best, best_ms = None, direct_ms
-    for fellow in sorted(fellows, key=lambda fellow: fellow.cursor):
+    for fellow in sorted((each for each in fellows if each.consumer != consumer), key=lambda each: each.cursor):
         node_id = fellow.record.node_id
         apart_ms = view.rtt_ms(node_id, host)
         is_near = apart_ms < (1.0 if node_id == present else NEARER) * direct_ms

@@ -96,6 +96,7 @@ class Subscriptions:
                         nursery.start_soon(self._renew, record)
                     if record.readers:
                         nursery.start_soon(self._drop_silent, record)
+                    nursery.start_soon(self._relaying.look_at_own, record)
             with trio.move_on_after(min(LONGEST_PAUSE_S, self._lasts_s / RENEWALS)):
                 await self._due.wait()
             self._due = trio.Event()

@@ -28,6 +28,17 @@ async def test_a_query_with_two_sinks_runs_its_union_once_and_ends_with_both(tmp
             return await kinds(cluster, query_id) == {"source": 2, "union": 1, "sink": 2}
 
         await eventually(runs)
+
+        # Both sinks are on one node, so what the union puts out goes there once.
+        union = f"{query_id}-union1"
+        if union not in cluster.folders()["hub"]:
+            await cluster.migrate(union, "hub")
+
+        async def one_reads_through_the_other() -> bool:
+            fragments = cluster.daemons["sink"].query_service.hosting.fragments
+            return [[*each.relays] for each in fragments if "sink" in each.fragment_id] == [[], [union]]
+
+        await eventually(one_reads_through_the_other)
         cluster.steer("sink", finish=True)
 
         async def has_finished() -> bool:
