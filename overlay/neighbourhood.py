@@ -187,9 +187,12 @@ class Neighbourhood(Speech):
                 self._ask_to_link(pointer.record, pointer.packed, now)
 
     def _mix(self, now: float) -> None:
-        """Look for random neighbours among those that probing brought."""
+        """Look for random neighbours among those that probing brought; with few, for any among those that are known."""
         if self._samples:
             self._ask_for_far_link(*self._samples[-1], now)
+        if self._links.are_few and self._pointers.table:
+            pointer = self._rng.choice(list(self._pointers.table.values()))
+            self._ask_to_link(pointer.record, pointer.packed, now)
 
     # --- hearing of nodes
 
