@@ -22,7 +22,8 @@ import trio
 
 from daemon.durable import sync, write_durably
 from daemon.fragments.state_copies import StateCopies
-from daemon.peering.query_messages import Assignment, KeptBy, Location, RelayAt
+from daemon.peering.query_messages import Assignment, KeptBy, Location
+from daemon.peering.subscription_messages import RelayAt
 from sbon.engine_messages import FlightAddress, SnapshotTaken
 from sbon.errors import SbonError
 from sbon.ownership.leases import Lease

@@ -11,8 +11,9 @@ from daemon.events import Events
 from daemon.fragments.engine_supervisor import EngineSupervisor
 from daemon.fragments.hosted_fragment import FragmentStore, HostedFragment, Phase
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import ConnectTo, Locate, Location, ReadThrough, SetPorts
+from daemon.peering.query_messages import ConnectTo, Locate, Location, SetPorts
 from daemon.peering.requests import Done
+from daemon.peering.subscription_messages import ReadThrough
 from sbon.engine_messages import Connect, SetPort
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 

@@ -227,21 +227,6 @@ class ConnectTo(msgspec.Struct, frozen=True):
     producer: Location
 
 
-class RelayAt(msgspec.Struct, frozen=True):
-    """The engine of another reader, which relays what it pulls."""
-
-    node_id: str
-    flight_address: FlightAddress
-
-
-class ReadThrough(msgspec.Struct, frozen=True):
-    """To the host of ``consumer``: pull ``producer`` through ``relay``; None: from where it is."""
-
-    consumer: str
-    producer: str
-    relay: RelayAt | None
-
-
 class SetPorts(msgspec.Struct, frozen=True):
     """To the owner of a fragment: its ports are fed as in this assignment now. Nothing else of it is news."""
 

@@ -77,6 +77,21 @@ class Fellow(msgspec.Struct, frozen=True):
         return self.cursor.partition(":")[0]
 
 
+class RelayAt(msgspec.Struct, frozen=True):
+    """The engine of another reader, which relays what it pulls."""
+
+    node_id: str
+    flight_address: FlightAddress
+
+
+class ReadThrough(msgspec.Struct, frozen=True):
+    """To the host of ``consumer``: pull ``producer`` through ``relay``; None: from where it is."""
+
+    consumer: str
+    producer: str
+    relay: RelayAt | None
+
+
 class RenewSubscriptions(msgspec.Struct, frozen=True):
     """From each keeper of a query that reads, to each keeper of ``query_id``, every few seconds. By cursor."""
 

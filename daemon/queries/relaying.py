@@ -15,10 +15,10 @@ import msgspec
 
 from daemon.events import Events
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import QueryStatus, ReadThrough, RelayAt, Reused
+from daemon.peering.query_messages import QueryStatus, Reused
 from daemon.peering.query_record import QueryRecord
 from daemon.peering.requests import Done
-from daemon.peering.subscription_messages import Fellow, Reading
+from daemon.peering.subscription_messages import Fellow, Reading, ReadThrough, RelayAt
 from daemon.queries.flows import Flows
 from sbon.engine_messages import FlightAddress, cursor_name
 from sbon.errors import SbonError

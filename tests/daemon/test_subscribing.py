@@ -15,18 +15,10 @@ import trio.testing
 
 from daemon.events import Events
 from daemon.peering import query_record
-from daemon.peering.query_messages import (
-    ConnectTo,
-    DerivedStream,
-    Location,
-    QueryStatus,
-    Reader,
-    ReadThrough,
-    ReleaseFragment,
-)
+from daemon.peering.query_messages import ConnectTo, DerivedStream, Location, QueryStatus, Reader, ReleaseFragment
 from daemon.peering.query_record import QueryRecord
 from daemon.peering.requests import Done
-from daemon.peering.subscription_messages import AskOffered, ConsumersSet, Offered, SetConsumers
+from daemon.peering.subscription_messages import AskOffered, ConsumersSet, Offered, ReadThrough, SetConsumers
 from daemon.queries.keeper import Keeper
 from daemon.queries.offers import Offers
 from daemon.queries.record_keeping import RecordKeeping
