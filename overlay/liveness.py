@@ -32,10 +32,11 @@ MAX_RELAYED_CHECKS = 3
 
 @dataclass(frozen=True, slots=True)
 class RelayFor:
-    """A ping that was asked for: by whom, and under which nonce."""
+    """A ping that was asked for: by whom, under which nonce, and about which process of the node."""
 
     asker: NodeId
     nonce: int
+    boot_id: int
 
 
 class Liveness(Measuring):
@@ -173,7 +174,7 @@ class Liveness(Measuring):
     def _answer_relay(self, sender: NodeId, relay: Relay, now: float) -> None:
         target = unpack(relay.target, self._config.dimensions)
         if target.node_id != self._own.node_id:
-            self._say(target, Ping(0), now, RelayFor(sender, relay.nonce))
+            self._say(target, Ping(0), now, RelayFor(sender, relay.nonce, target.boot_id))
 
     def _finish(self, node_id: NodeId, body: Message, extra: object, now: float) -> Message | None:
         finished = super()._finish(node_id, body, extra, now)
@@ -183,10 +184,18 @@ class Liveness(Measuring):
             self._relays[finished.nonce] = extra
         return finished
 
-    def _tell_asker(self, nonce: int) -> None:
-        """A ping was answered: tell the one for whom it was, if any."""
+    def _tell_asker(self, sender: NodeId, nonce: int) -> None:
+        """A ping was answered: tell the one for whom it was, if any.
+
+        But not if a process has answered that counts as older (a clock was set back): the asker refuses that one for as
+        long as the one that it knows seems to live, and that has ended.
+        """
         relay = self._relays.pop(nonce, None)
-        if relay is not None and self._sessions.is_open(relay.asker):
+        if relay is None or not self._sessions.is_open(relay.asker):
+            return
+        link, stranger = self._links.table.get(sender), self._strangers.get(sender)
+        known = link.record if link is not None else stranger
+        if known is not None and known.boot_id >= relay.boot_id:
             self._send(relay.asker, Relayed(relay.nonce))
 
     def _take_relayed(self, relayed: Relayed, now: float) -> None:

@@ -136,7 +136,7 @@ class Talk(Joining):
             case Ping():
                 self._answer_ping(sender, message, now)
             case Pong():
-                self._tell_asker(message.nonce)
+                self._tell_asker(sender, message.nonce)
                 self._take_pong(sender, message, now)
             case Beat():
                 self._take_beat(sender, message, now)
