@@ -74,8 +74,7 @@ class HostedFragment:
     ``failed_at_s``: when its query lately ended by itself, on trio's clock.
     ``lease``: what its owner holds of the keepers' permission, None for what needs none. ``replication``: what its
     replicas have, None for what is never replicated; ``snapshot``: the engine's latest for them.
-    ``snapshot_readers``: how many want snapshots of it besides its replicas, to copy its state ahead.
-    ``copies``: what other hosts have of its state.
+    ``copies``: what other hosts have of its state during this stay.
     ``spark_version``: of the engine that it was last started on.
     ``conducting``: a move from here is under way, and what happens to the fragment is the conductor's business.
     """
@@ -88,7 +87,6 @@ class HostedFragment:
         self.up = False
         self.spark_version = ""
         self.conducting = False
-        self.snapshot_readers = 0
         self.settling = False
         self.error: str | None = None
         self.failed_at_s: list[float] = []

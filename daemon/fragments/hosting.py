@@ -293,8 +293,7 @@ class Hosting:
         if not await self._leasing.acquire(fragment):
             raise UnavailableError("too few of its keepers answer")
         # What this stay has shipped counts from its own start: replicas may have the state of an earlier owner.
-        fragment.snapshot, fragment.snapshot_readers = None, 0
-        fragment.copies = StateCopies()
+        fragment.snapshot, fragment.copies = None, StateCopies()
         fragment.spark_version = hello.spark_version
         fragment.replication = Replication(assignment.replicas, NOTHING) if assignment.is_leased else None
         self._supervisor.forget_status(fragment.fragment_id)
@@ -469,11 +468,12 @@ class Hosting:
     @contextmanager
     def reading_snapshots(self, fragment: HostedFragment) -> Iterator[None]:
         """Inside the block there are snapshots of the fragment, and none is deleted."""
-        fragment.snapshot_readers += 1
+        copies = fragment.copies
+        copies.snapshot_readers += 1
         try:
             yield
         finally:
-            fragment.snapshot_readers -= 1
+            copies.snapshot_readers -= 1
 
     async def snapshot(self, fragment: HostedFragment) -> SnapshotTaken | None:
         """The fragment's state after its last batch or so, while it goes on; None if there is none within seconds."""

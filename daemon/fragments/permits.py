@@ -25,7 +25,7 @@ class Permits:
             until_s=None if lease is None else lease.until_s,
             safe_batch=None if replication is None else replication.safe_batch,
             snapshots=str(self.snapshots / fragment.fragment_id)
-            if is_replicated or fragment.snapshot_readers
+            if is_replicated or fragment.copies.snapshot_readers
             else None,
         )
 

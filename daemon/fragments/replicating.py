@@ -19,6 +19,7 @@ from daemon.fragments.hosted_fragment import HostedFragment
 from daemon.fragments.hosting import Hosting
 from daemon.fragments.preparing import check_spark
 from daemon.fragments.replica_store import ReplicaStore
+from daemon.fragments.state_copies import StateCopies
 from daemon.peering.keeper_messages import (
     ChangeReplicas,
     CheckReplica,
@@ -51,8 +52,9 @@ SWEEP_PERIOD_S = 60.0
 class _Stay:
     """What is known, during one stay of a fragment here, of its replicas."""
 
-    def __init__(self, replication: Replication, changes: int) -> None:
+    def __init__(self, replication: Replication, copies: StateCopies, changes: int) -> None:
         self.replication = replication
+        self.copies = copies
         self.changes = changes
         #: Since when a host owes us something, on trio's clock.
         self.owes_since_s: dict[str, float] = {}
@@ -123,7 +125,7 @@ class Replicating:
         assert fragment.replication is not None
         stay = self._stays.get(fragment.fragment_id)
         if stay is None or stay.replication is not fragment.replication:
-            stay = _Stay(fragment.replication, fragment.record.assignment.replica_changes)
+            stay = _Stay(fragment.replication, fragment.copies, fragment.record.assignment.replica_changes)
             stay.bounded = bool(fragment.replication.required)
             self._stays[fragment.fragment_id] = stay
         return stay
@@ -135,7 +137,7 @@ class Replicating:
         if stay.candidate is None and len(replication.required) < self._wanted:
             stay.candidate = self._choose(stay)
             if stay.candidate is not None:
-                fragment.snapshot_readers += 1
+                stay.copies.snapshot_readers += 1
                 await self._hosting.permits.tell(fragment)
         if stay.candidate is not None and fragment.snapshot is not None:
             await self._copy_to_candidate(fragment, stay, stay.candidate, fragment.snapshot)
@@ -148,7 +150,7 @@ class Replicating:
             await self._ship_to_all(fragment, stay, snapshot)
             if replication.safe_batch != safe:
                 await self._hosting.permits.tell(fragment)
-            if not fragment.snapshot_readers:
+            if not stay.copies.snapshot_readers:
                 await trio.to_thread.run_sync(_delete_older, Path(snapshot.folder))
         await self._propose(fragment, stay)
 
@@ -158,7 +160,7 @@ class Replicating:
         """A first copy, while nobody waits for it; from then on it is waited for, and soon has the rest."""
         await self._ship(host, fragment, stay, snapshot)
         stay.candidate = None
-        fragment.snapshot_readers -= 1
+        stay.copies.snapshot_readers -= 1
         if stay.replication.has(host, snapshot.batch_id):
             stay.replication.join(host)
         else:
@@ -195,7 +197,7 @@ class Replicating:
     async def _ship(self, host: str, fragment: HostedFragment, stay: _Stay, snapshot: SnapshotTaken) -> None:
         assignment, spark = fragment.record.assignment, fragment.spark_version
         try:
-            await fragment.copies.send(self._peers, self._parcels, host, assignment, snapshot, spark, SHIP_TIMEOUT_S)
+            await stay.copies.send(self._peers, self._parcels, host, assignment, snapshot, spark, SHIP_TIMEOUT_S)
         except SbonError as error:
             log.info("%s does not keep the state of %s: %s", self._peers.name(host), fragment.fragment_id, error)
             return

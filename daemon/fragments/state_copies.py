@@ -26,6 +26,8 @@ class StateCopies:
     """During one stay of the fragment."""
 
     def __init__(self) -> None:
+        #: How many want snapshots of the fragment besides its replicas, to copy its state ahead.
+        self.snapshot_readers = 0
         self._digests = Digests()
         #: Host -> path -> digest. Who is missing has to be asked.
         self._files: dict[str, dict[str, str]] = {}
