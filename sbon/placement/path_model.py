@@ -31,8 +31,8 @@ LEAST_SPREAD = 0.01
 MIN_ERROR = 0.01
 #: How much an unusual claimed error can change the spread.
 LEAST_DOUBT, MOST_DOUBT = 0.5, 4.0
-#: Residuals count as no larger than so many spreads: one detour says little about the paths beside it.
-CLIP = 2.5
+#: Residuals count as no larger than so many spreads: they have heavier tails than normal ones.
+CLIP = 5.0
 #: The median of |N(0, 1)|.
 _MEDIAN_DEVIATION = 0.6745
 
@@ -52,20 +52,28 @@ class Places:
         return len(self.heights)
 
     def apart_ms(self, others: Places) -> Floats:
-        """Distances and heights alone, shape (here, there). (With factors, correlations would be no correlations.)"""
-        if not len(self) or not len(others):
-            return np.zeros((len(self), len(others)))
-        # |x - y|^2 = |x|^2 + |y|^2 - 2 x.y
-        squares = (self.vectors**2).sum(axis=1)[:, None] + (others.vectors**2).sum(axis=1)
-        distances = np.sqrt(np.maximum(squares - 2.0 * self.vectors @ others.vectors.T, 0.0))
-        apart: Floats = distances + self.heights[:, None] + others.heights
+        """How little hosts have in common: distances and differences of heights, shape (here, there).
+
+        Two hosts of one site have one place and one height. Their round trip counts both heights, and yet they reach
+        all others alike.
+        """
+        apart: Floats = self._distances_ms(others) + np.abs(self.heights[:, None] - others.heights)
         return apart
 
     def rtt_ms(self, others: Places) -> Floats:
         """Predicted round trips, shape (here, there), as :meth:`sbon.coordinate.Coordinate.rtt_ms`."""
+        heights = self.heights[:, None] + others.heights
         products = (self.factors * FACTOR_SIGNS) @ others.factors.T
-        predicted: Floats = np.maximum(MIN_RTT_MS, self.apart_ms(others) + products)
+        predicted: Floats = np.maximum(MIN_RTT_MS, self._distances_ms(others) + heights + products)
         return predicted
+
+    def _distances_ms(self, others: Places) -> Floats:
+        if not len(self) or not len(others):
+            return np.zeros((len(self), len(others)))
+        # |x - y|^2 = |x|^2 + |y|^2 - 2 x.y
+        squares = (self.vectors**2).sum(axis=1)[:, None] + (others.vectors**2).sum(axis=1)
+        distances: Floats = np.sqrt(np.maximum(squares - 2.0 * self.vectors @ others.vectors.T, 0.0))
+        return distances
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +89,8 @@ class Field:
     typical_error: float = 0.06
     #: 1 where claimed errors tell how large residuals are, 0 where they tell nothing.
     doubt_power: float = 1.0
-    near: float = 0.45
-    near_ms: float = 30.0
+    near: float = 0.65
+    near_ms: float = 6.0
     far: float = 0.04
 
     def spread_ms(self, predicted_ms: Floats, here: Places, there: Places) -> Floats:
@@ -105,7 +113,9 @@ class Field:
 
 
 #: What :func:`fit` chooses from, beside the defaults.
-FIELDS = tuple(Field(near=near, near_ms=near_ms) for near in (0.3, 0.6, 0.85) for near_ms in (15.0, 40.0, 100.0, 250.0))
+FIELDS = tuple(
+    Field(near=near, near_ms=near_ms) for near in (0.4, 0.65, 0.9) for near_ms in (3.0, 6.0, 12.0, 30.0, 100.0, 250.0)
+)
 #: Fewer known paths than this tell nothing about a network.
 LEAST_PATHS = 20
 #: By how much more likely than the defaults another field has to make what is known (log).

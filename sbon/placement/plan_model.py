@@ -125,6 +125,6 @@ def _expected_improvement(margin: Floats, deviation: Floats) -> Floats:
     safe = np.maximum(deviation, 1e-12)
     z = np.clip(margin / safe, -30.0, 30.0)
     density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-    share = 0.5 * (1.0 + np.array([math.erf(x / math.sqrt(2.0)) for x in z]))
+    share = 0.5 * np.array([math.erfc(-x / math.sqrt(2.0)) for x in z])
     gain: Floats = np.where(deviation > 1e-12, margin * share + safe * density, np.maximum(margin, 0.0))
     return gain

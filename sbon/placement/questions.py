@@ -110,7 +110,7 @@ class Task:
     candidates: int = 10
     keep: Mapping[str, Host] = field(default_factory=dict)
     tried: Mapping[str, Collection[str]] = field(default_factory=dict)
-    least_gain: float = 1e-6
+    least_gain: float = 0.0
     demand: Mapping[str, Demand] = field(default_factory=dict)
     room: Mapping[str, Resources] = field(default_factory=dict)
 

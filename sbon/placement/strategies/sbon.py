@@ -55,7 +55,6 @@ Floats = NDArray[np.float64]
 FOUND = 64
 #: One search takes predictions as they are, one allows for the errors that hosts claim.
 OPTIMISM = (0.0, 2.0)
-FOUND_AGAIN = 16
 #: A host that is busier than the least busy one by so much load per core is full. (Where everybody is busy, nobody is.)
 FULL_LOAD = 1.0
 #: Hosts are measured in about so many rounds.
@@ -145,7 +144,7 @@ class _Placing:
         """Around the best hosts so far: what made them good may be true of their neighbours."""
         for operator, node_id in self._best_measured()[0].items():
             place = self._knowledge.hosts[node_id].coordinate
-            yield from self._find(operator, FindHosts(NearestTo(place, node_id), FOUND_AGAIN))
+            yield from self._find(operator, FindHosts(NearestTo(place, node_id), FOUND))
 
     def _look_past_the_full(self) -> _Steps:
         """Where nobody who was found has room for an operator: around those who were found, the first ones first."""

@@ -42,6 +42,17 @@ def test_a_measured_path_is_certain_and_its_neighbours_follow_it() -> None:
     assert 0.0 < deviation_ms[1] / (98.0 + 60.0) < deviation_ms[2] / (500.0 + 60.0)
 
 
+def test_hosts_of_one_site_are_alike_however_high_they_are() -> None:
+    end = Coordinate((100.0, 0.0, 0.0, 0.0), 0.0, 0.06)
+    known, sibling = (Coordinate((x, 0.0, 0.0, 0.0), 30.0, 0.06) for x in (0.0, 1.0))
+    stranger = Coordinate((0.0, 0.0, 0.0, 0.0), 0.0, 0.06)  # its round trip to the known one would be shorter
+    model = PathModel(End(end, (KnownPath("known", known, 100.0),)), Field())
+    mean_ms, deviation_ms = model.estimate(["sibling", "stranger"], Places([sibling, stranger]))
+    assert mean_ms[0] < 129.0 - 0.5 * 30.0
+    assert mean_ms[1] > 100.0 - 0.1 * 30.0
+    assert deviation_ms[0] < deviation_ms[1]
+
+
 def test_one_detour_does_not_spoil_its_neighbours() -> None:
     end, host, near = (Coordinate((x, 0.0, 0.0, 0.0), 0.0, 0.06) for x in (100.0, 0.0, 1.0))
     mean_ms, _ = PathModel(End(end, (KnownPath("h", host, 3000.0),)), Field()).estimate(["n"], Places([near]))
@@ -102,5 +113,5 @@ def test_correlations_are_correlations() -> None:
     rng = random.Random(6)
     for _ in range(20):
         places = Places([place(rng, spread_ms=rng.choice((0.0, 1.0, 100.0))) for _ in range(60)])
-        for near, near_ms in ((0.45, 30.0), (0.85, 250.0)):
+        for near, near_ms in ((0.65, 6.0), (0.9, 250.0)):
             np.linalg.cholesky(Field(near=near, near_ms=near_ms).covariance(places.apart_ms(places)))
