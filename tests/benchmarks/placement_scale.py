@@ -5,7 +5,8 @@
 Hosts are points in the plane whose coordinates are somewhat off. Each knows its 16 nearest and 8 at random; searches
 are the overlay's own (:mod:`overlay.search`), over these views. Prints JSON, one line for each case: `computing` is the
 strategy's own processor time, the median, over that of the first case; searches and round trips are left out of it.
-Everything else is counted, per query.
+Everything else is counted, per query. The last line is of the optimum of plans of six operators, over the 1,550 hosts
+of the founding paper and all paths between them: its processor time in seconds.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from overlay.records import NodeRecord
 from overlay.search import Search
 from sbon.coordinate import Coordinate
 from sbon.placement import strategies
+from sbon.placement.optimum import Truth, optimum
 from sbon.placement.problem import CostView, PlacementProblem
 from sbon.placement.questions import FindHosts, Known, KnownPath, MeasurePaths, Question, Task, TellKnownPaths
 
@@ -35,6 +37,7 @@ SIDE_MS, OFF_MS = 150.0, 5.0
 PATIENCE_S = 1.0
 #: (probes, operators) of each size; the first is what the others are compared with.
 CASES = ((10, 1), (5, 1), (20, 1), (10, 3), (10, 6))
+EXACT_HOSTS, EXACT_OPERATORS = 1550, 6
 
 
 class Hosts:
@@ -107,15 +110,28 @@ def place(hosts: Hosts, problem: PlacementProblem, probes: int) -> tuple[Work, f
         answer = hosts.answer(question)
 
 
-def problems(hosts: Hosts, operators: int, count: int) -> list[PlacementProblem]:
+def problems(ids: Sequence[str], operators: int, count: int) -> list[PlacementProblem]:
     """Trees of exactly so many operators; of one, it is the aggregate of four streams."""
-    rng, ids = random.Random(2), list(hosts.index)
+    rng = random.Random(2)
     found: list[PlacementProblem] = []
     while len(found) < count:
         problem = draw("tree" if operators > 1 else "aggregate-4", ids, operators, rng)
         if len(problem.unpinned) == operators:
             found.append(problem)
     return found
+
+
+def exact(count: int) -> dict[str, float]:
+    """The median and the longest processor time of an optimum, in s."""
+    latency_ms = np.random.default_rng(1).uniform(1.0, 300.0, (EXACT_HOSTS, EXACT_HOSTS))
+    latency_ms = np.triu(latency_ms, 1) + np.triu(latency_ms, 1).T
+    truth = Truth.of([f"n{index}" for index in range(EXACT_HOSTS)], latency_ms)
+    times_s = []
+    for problem in problems(truth.node_ids, EXACT_OPERATORS, count):
+        began_s = time.process_time()
+        optimum(problem, truth)
+        times_s.append(time.process_time() - began_s)
+    return {"median_s": round(statistics.median(times_s), 3), "most_s": round(max(times_s), 3)}
 
 
 def main() -> None:
@@ -127,7 +143,7 @@ def main() -> None:
     for count in map(int, arguments.hosts.split(",")):
         hosts = Hosts(count, random.Random(1))
         for probes, operators in CASES:
-            drawn = problems(hosts, operators, arguments.queries)
+            drawn = problems(list(hosts.index), operators, arguments.queries)
             place(hosts, drawn[0], probes)  # what is imported and made once
             hosts.searches = hosts.contacts = 0
             works, times_s = zip(*(place(hosts, problem, probes) for problem in drawn), strict=True)
@@ -142,6 +158,7 @@ def main() -> None:
             row = {"hosts": count, "probes": probes, "operators": operators, "computing": round(own_s / first_s, 2)}
             row |= {name: round(value / len(works), 1) for name, value in per_query.items()}
             print(json.dumps(row), flush=True)
+    print(json.dumps({"optimum_over": EXACT_HOSTS, "operators": EXACT_OPERATORS} | exact(arguments.queries)))
 
 
 if __name__ == "__main__":

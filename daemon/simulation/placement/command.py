@@ -16,7 +16,7 @@ import numpy as np
 from daemon.simulation.arguments import names_among, several
 from daemon.simulation.placement import networks, plot
 from daemon.simulation.placement.embedding import embed
-from daemon.simulation.placement.figures import Penalty, PlacementReport, StrategyFigures
+from daemon.simulation.placement.figures import PAPER, Penalty, PlacementReport, StrategyFigures
 from daemon.simulation.placement.ground import OVERLOADED, Ground, GroundHost
 from daemon.simulation.placement.networks import KnownNetwork
 from daemon.simulation.placement.queries import SHAPES
@@ -139,6 +139,7 @@ def _report(
         overloaded=arguments.overloaded,
         relative_error=_relative_error(ground, experiment.seed),
         strategies={name: result.figures() for name, result in results.items()},
+        paper=PAPER if arguments.transit_stub and experiment.shape == "aggregate-4" else None,
         seconds=round(seconds, 1),
     )
 
@@ -179,13 +180,16 @@ def print_report(report: PlacementReport) -> None:
         f"{report.queries} queries ({report.shape}), {report.probes} candidates measured at most per operator, "
         f"coordinates of the {report.coordinates}: median error {100.0 * report.relative_error:.1f} %\n"
     )
-    print(f"{'':<11} {'usage penalty, %':>27}  {'delay penalty, %':>27}  {'measured':>8} {'samples':>8} {'ms per':>7}")
+    paper = report.paper
     heads = "".join(f"{head:>7}" for head in ("mean", "p50", "p80", "p90"))
-    print(f"{'':<11}{heads}  {heads}  {'per op.':>8} {'per q.':>8} {'query':>7}")
+    work = f"{'measured':>8} {'samples':>8} {'ms per':>7}", f"{'per op.':>8} {'per q.':>8} {'query':>7}"
+    print(f"{'':<11} {'usage penalty, %':>27}  {'delay penalty, %':>27}  {work[0]}{'  the paper:' if paper else ''}")
+    print(f"{'':<11}{heads}  {heads}  {work[1]}{' usage, delay' if paper else ''}")
     for name, figures in report.strategies.items():
-        print(
-            f"{name:<11}{_penalty(figures.network_usage_penalty)}  {_penalty(figures.delay_penalty)}  {_work(figures)}"
-        )
+        penalties = f"{_penalty(figures.network_usage_penalty)}  {_penalty(figures.delay_penalty)}"
+        usage, delay = (paper or {}).get(name, (None, None))
+        its = "" if usage is None or delay is None else f" {100.0 * usage:5.0f} {100.0 * delay:6.0f}"
+        print(f"{name:<11}{penalties}  {_work(figures)}{its}")
     if report.overloaded:
         print(f"\n{report.overloaded:.0%} of the hosts are overloaded; operators there, of all queries:")
         print(", ".join(f"{name} {figures.operators_on_overloaded}" for name, figures in report.strategies.items()))

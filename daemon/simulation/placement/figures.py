@@ -8,6 +8,17 @@ import msgspec
 
 from daemon.simulation.figures import quantile
 
+#: What the founding paper has for ``aggregate-4`` on its transit-stub network: mean penalties of network usage and of
+#: delay by strategy, as shares (SBON ICDE'06 table 1).
+PAPER = {
+    "optimal": (0.0, 0.13),
+    "relaxation": (0.15, 0.24),
+    "multicast": (0.27, 0.0),
+    "producer": (0.43, 0.75),
+    "consumer": (0.60, 0.0),
+    "random": (0.81, 0.76),
+}
+
 
 class Penalty(msgspec.Struct, frozen=True):
     """Shares: 0.15 is 15 % more."""
@@ -36,7 +47,8 @@ class StrategyFigures(msgspec.Struct, frozen=True):
 
 
 class PlacementReport(msgspec.Struct, frozen=True):
-    """Everything but times is the same whenever the same seed is run."""
+    """Everything but times is the same whenever the same seed is run. ``paper``: :data:`PAPER`, where the experiment is
+    the paper's."""
 
     seed: int
     network: str
@@ -49,4 +61,5 @@ class PlacementReport(msgspec.Struct, frozen=True):
     overloaded: float
     relative_error: float
     strategies: dict[str, StrategyFigures]
+    paper: dict[str, tuple[float, float]] | None = None
     seconds: float = 0.0

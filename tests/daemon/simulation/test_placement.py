@@ -14,7 +14,9 @@ from msgspec.structs import replace
 
 from daemon.cli.main import main
 from daemon.simulation.placement import networks, plot
+from daemon.simulation.placement.command import print_report
 from daemon.simulation.placement.embedding import embed
+from daemon.simulation.placement.figures import PAPER, PlacementReport
 from daemon.simulation.placement.ground import OVERLOADED, Ground, GroundHost
 from daemon.simulation.placement.queries import CONSUMER, SHAPES, draw
 from daemon.simulation.placement.run import Experiment, Results, run
@@ -238,6 +240,19 @@ def test_placing_inside_a_living_overlay(capsys: pytest.CaptureFixture[str], tmp
 def test_a_drawing_of_one_query_is_a_drawing(tmp_path: Path) -> None:
     plot.write(tmp_path / "one.svg", {"a<b": Results([0.1], [0.2], [1.0], [1], [0.1])})
     assert "a&lt;b" in (tmp_path / "one.svg").read_text()
+
+
+def test_the_papers_table_stands_beside_ours(cloud: Ground, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {name: result.figures() for name, result in placed(cloud, ("sbon", "relaxation")).items()}
+    report = PlacementReport(1, "cloud", 44, 44, 40, "aggregate-4", 10, "embedding", 0.0, 0.05, figures, PAPER)
+    print_report(report)
+    with_paper = capsys.readouterr().out
+    print_report(replace(report, paper=None))
+    without = capsys.readouterr().out
+    (line,) = (line for line in with_paper.splitlines() if line.startswith("relaxation"))
+    assert line.split()[-2:] == ["15", "24"]
+    assert line.split()[:-2] in [line.split() for line in without.splitlines()]
+    assert "paper" not in without
 
 
 def test_transit_candidates_need_transit_nodes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 
 import numpy as np
 import pytest
@@ -93,14 +92,16 @@ def test_min_plus_over_more_hosts_than_a_block() -> None:
     np.testing.assert_allclose(min_plus(costs, latency_s, 7.0), expected)
 
 
-def test_six_operators_over_1550_hosts_take_less_than_a_second() -> None:
-    rng = random.Random(5)
+def test_over_1550_hosts_no_operator_is_better_off_elsewhere() -> None:
+    """How long that takes is told by tests.benchmarks.placement_scale."""
     latencies = np.random.default_rng(5).uniform(1.0, 300.0, (1550, 1550))
     truth = Truth.of([f"h{i}" for i in range(1550)], latencies + latencies.T - np.diag(2 * np.diag(latencies)))
-    problem = random_problem(rng, truth, 6, tree=True)
-    began = time.process_time()
-    optimum(problem, truth)
-    assert time.process_time() - began < 1.0
+    problem = random_problem(random.Random(5), truth, 6, tree=True)
+    found = optimum(problem, truth)
+    assert found.cost == pytest.approx(cost_of(problem, truth, found.hosts))
+    for operator in problem.unpinned:
+        elsewhere = min(cost_of(problem, truth, {**found.hosts, operator: node_id}) for node_id in truth.node_ids)
+        assert elsewhere == pytest.approx(found.cost)
 
 
 def test_without_a_host_there_is_no_optimum() -> None:
