@@ -76,7 +76,7 @@ HUBER_UNCERTAINTY = 0.1
 OUTLIER_FACTOR = 3.0
 MIN_OUTLIER = 0.1
 OUTLIER_UNCERTAINTY = 1.0
-OUTLIER_POWER = 3.0
+OUTLIER_POWER = 2.0
 #: What is usual: this quantile of the relative residuals of so many latest samples, seen from where we are now. It is
 #: the median of the honest if a fifth are liars. It is looked at with each probe of a new node, then every few.
 USUAL_QUANTILE = 0.4
