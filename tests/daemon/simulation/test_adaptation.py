@@ -31,8 +31,8 @@ def test_most_of_what_an_omniscient_saves_is_saved_with_few_moves(capsys: pytest
 
 
 def test_nothing_moves_on_a_network_that_merely_trembles(capsys: pytest.CaptureFixture[str]) -> None:
-    report = simulated(capsys, "--hours", "3", "--jitter", "0.1")
-    assert report["moves_per_query"] > 0.0, "what is better is found within the hour"
+    report = simulated(capsys, "--hours", "3", "--jitter", "0.1", "--first", "relaxation")
+    assert report["recovered"] >= 0.95, "what is better is found within the hour"
     assert report["moves_after_convergence"] == 0
     assert report["searches_per_query_hour"] > 0.0
 
