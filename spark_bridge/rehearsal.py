@@ -38,7 +38,8 @@ def rehearse(spark: SparkSession, command: Rehearse, settings: RunnerSettings) -
     try:
         # The second batch of a stateful one is that without input, which drops what the watermark has passed.
         for until_batch in (1, 2) if spec.stateful else (0, 1):
-            _run(spark, start, settings, until_batch, deadline)
+            if time.monotonic() < deadline:
+                _run(spark, start, settings, until_batch, deadline)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -30,9 +30,13 @@ def test_most_of_what_an_omniscient_saves_is_saved_with_few_moves(capsys: pytest
     assert report["queries_that_lose"] == 0.0
 
 
-def test_nothing_moves_on_a_network_that_merely_trembles(capsys: pytest.CaptureFixture[str]) -> None:
-    report = simulated(capsys, "--hours", "3", "--jitter", "0.1", "--first", "relaxation")
-    assert report["recovered"] >= 0.95, "what is better is found within the hour"
+#: From where our own strategy places them, an omniscient saves less than what a move has to save.
+@pytest.mark.parametrize(("first", "recovered"), [("sbon", 0.0), ("relaxation", 0.95)])
+def test_nothing_moves_on_a_network_that_merely_trembles(
+    capsys: pytest.CaptureFixture[str], first: str, recovered: float
+) -> None:
+    report = simulated(capsys, "--hours", "3", "--jitter", "0.1", "--first", first)
+    assert report["recovered"] >= recovered, "what is better is found within the hour"
     assert report["moves_after_convergence"] == 0
     assert report["searches_per_query_hour"] > 0.0
 
