@@ -7,7 +7,7 @@
    measured or else as coordinates and the residuals of known paths predict them. The paths that the best plan would
    use are measured, and the plan is made anew, until it uses measured paths alone: a plan that is chosen by
    predictions is often one that these flatter, and it is found out when its own paths are measured. At first paths are
-   taken to be as short as they may be, so that the promising ones are measured, too.
+   taken to be as short as they may be, so that the promising ones are measured, too, several plans' at once.
 3. Hosts for the joins of the best plan and around its operators are looked for, and it goes on.
 
 No sockets and no clock: :meth:`AskingPlanner.go` is a generator that yields questions and is sent the answers
@@ -40,12 +40,14 @@ NEAREST_RUNNING = 6
 #: Hosts that a search is asked for: for a join of the plan, and around the host of one.
 FOUND = 32
 FOUND_AROUND = 8
-#: A plan is made so often at most, each time.
+#: Paths are measured so often at most, each time; those of so many plans at once.
 ROUNDS = 12
+PLANS_AT_ONCE = 4
 #: Hosts are looked for so often around the best plan.
 LOOKS = 2
 #: Paths are first taken to be so many standard deviations shorter than predicted, so that what may be good is measured.
-OPTIMISM = 1.5
+#: Fewer miss better plans: errors of predictions have heavy tails (docs/decisions/planning.md).
+OPTIMISM = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +108,22 @@ class AskingPlanner:
         """The best plan, all of whose paths have been measured, or as many as rounds allow."""
         for _ in range(ROUNDS):
             tree = self._best(optimism)
-            pairs = self._unmeasured(tree)
+            pairs = self._promising(tree, optimism)
             if not pairs:
                 break
             self._measured.update(pairs)
             self._knowledge.measured((yield MeasurePaths(pairs)))
         return tree
+
+    def _promising(self, tree: Tree, optimism: float) -> tuple[Pair, ...]:
+        """What this plan would have measured, and the next ones, should its paths be no shorter than predicted."""
+        pairs = self._unmeasured(tree)
+        for _ in range(PLANS_AT_ONCE - 1):
+            rest = set(self._unmeasured(self._best(optimism, pairs))) - set(pairs)
+            if not rest:
+                break
+            pairs += tuple(sorted(rest))
+        return pairs
 
     def _look(self, joined: Sequence[Sequence[Use]]) -> _Steps:
         """Hosts of least predicted usage for operators that join these streams for the sink."""
@@ -154,8 +166,8 @@ class AskingPlanner:
         pairs = [[a, b] for a, b in itertools.combinations(base, 2) if query.joinable(a.mask | b.mask)]
         return [*pairs, base] if len(base) > 2 else pairs
 
-    def _best(self, optimism: float) -> Tree:
-        network = self._network(optimism)
+    def _best(self, optimism: float, expected: Sequence[Pair] = ()) -> Tree:
+        network = self._network(optimism, expected)
         candidates = np.flatnonzero(network.takes)
         table = JoinTable(self._query.rates, self._leaves, self._query.everything, network, candidates)
         self._work.add(table.work)
@@ -180,8 +192,11 @@ class AskingPlanner:
             )
         )
 
-    def _network(self, optimism: float) -> Truth:
-        """The known hosts, and what is believed of the paths between them, less ``optimism`` standard deviations."""
+    def _network(self, optimism: float, expected: Sequence[Pair] = ()) -> Truth:
+        """The known hosts, and what is believed of the paths between them, less ``optimism`` standard deviations.
+
+        Nothing is taken from paths that are ``expected`` to be as predicted.
+        """
         view, knowledge = self._knowledge.view, self._knowledge
         places = Places([view.coordinate_of(node_id) for node_id in self._ids])
         rtt_ms = places.rtt_ms(places)
@@ -189,13 +204,16 @@ class AskingPlanner:
         ends = {end: End(view.coordinate_of(end), known) for end, known in paths.items()}
         if self._field is None:  # fitting takes a while, and a few more paths change little
             self._field = fit(list(ends.values()))
-        rtt_ms -= optimism * self._field.spread_ms(rtt_ms, places, places)
+        deviations_ms = self._field.spread_ms(rtt_ms, places, places)
         for row, node_id in enumerate(self._ids):
             if node_id in ends:
                 mean_ms, deviation_ms = PathModel(ends[node_id], self._field).estimate(self._ids, places)
-                rtt_ms[row] = rtt_ms[:, row] = mean_ms - optimism * deviation_ms
-        np.maximum(rtt_ms, MIN_RTT_MS, out=rtt_ms)
+                rtt_ms[row] = rtt_ms[:, row] = mean_ms
+                deviations_ms[row] = deviations_ms[:, row] = deviation_ms
         index = {node_id: number for number, node_id in enumerate(self._ids)}
+        for a, b in expected:
+            deviations_ms[index[a], index[b]] = deviations_ms[index[b], index[a]] = 0.0
+        rtt_ms = np.maximum(rtt_ms - optimism * deviations_ms, MIN_RTT_MS)
         for row, column, measured_ms in knowledge.measured_between(index, index):
             rtt_ms[row, column] = measured_ms
         np.fill_diagonal(rtt_ms, 0.0)
