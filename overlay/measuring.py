@@ -55,7 +55,7 @@ class Measuring(Neighbourhood):
             doubtful = self._pointers.most_doubtful(now, self._sessions.is_open) if now >= self._check_at else None
             record = self._samples.popleft()[0] if doubtful is None else doubtful.record
             if not self._sessions.is_open(record.node_id) and record.node_id not in self._links.candidates:
-                self._say(record, Ping(0), now, True)
+                self._say(record, Ping(0), now, record.coordinate)
                 if doubtful is not None:
                     self._check_at = now + CHECK_POINTER_INTERVAL_S
                     # It may be one of our nearest without being a neighbour: it hears of us, too, and tells whom it
@@ -75,7 +75,9 @@ class Measuring(Neighbourhood):
             self._ping(chosen, is_probe=True)
 
     def _ping(self, node_id: NodeId, *, is_probe: bool) -> None:
-        self._send(node_id, Ping(0, wants_sample=len(self._samples) < MAX_SAMPLES), is_probe)
+        link = self._links.table.get(node_id)
+        extra = link.record.coordinate if is_probe and link is not None else is_probe
+        self._send(node_id, Ping(0, wants_sample=len(self._samples) < MAX_SAMPLES), extra)
 
     def _answer_ping(self, sender: NodeId, ping: Ping, now: float) -> None:
         far = self._links.random_far() if ping.wants_sample else None
@@ -87,9 +89,12 @@ class Measuring(Neighbourhood):
             self._take_place(sender, self._read(ping.place), now)
 
     def _finish(self, node_id: NodeId, body: Message, extra: object, now: float) -> Message | None:
-        """``extra``: whether a ping is a probe; and when the ping that a pong answers was received."""
+        """``extra``: whether a ping is a probe, or where the node that is probed is said to be; and when the ping that
+        a pong answers was received."""
         if isinstance(body, Ping):
-            nonce = self._prober.sent(node_id, now, is_probe=extra is True and self._is_peer(node_id))
+            said = extra if isinstance(extra, Coordinate) else None
+            is_probe = (extra is True or said is not None) and self._is_peer(node_id)
+            nonce = self._prober.sent(node_id, now, is_probe=is_probe, said=said)
             place = self._estimator.coordinate.to_bytes() if self._estimator.is_settling else b""
             return Ping(nonce, body.wants_sample, place)
         if isinstance(body, Pong) and isinstance(extra, float):
@@ -110,9 +115,11 @@ class Measuring(Neighbourhood):
         path = self._prober.answered(pong.nonce, sender, pong.held_us / 1000.0, now)
         if path is None or path.filter.value is None:
             return
-        path.place = place
-        self._estimator.update(path.filter.value, place, self._rng)
-        self._advertise_if_moved(now)
+        if self._prober.is_at(path, place):
+            self._estimator.update(path.filter.value, place, self._rng)
+            self._advertise_if_moved(now)
+        else:
+            self.counters["dropped.jumped"] += 1
         config = self._config
         changed = self._prober.has_changed(path, config.path_change_ms, config.path_change_ratio)
         link = self._links.table.get(sender)

@@ -25,6 +25,14 @@ MAX_PENDING = 512
 ODD_RATIO = 2.5
 ODD_FROM_MS = 10.0
 KNOWS_ITS_PLACE = 0.3
+#: A place has jumped if it is unlike the one told before by more than so many times what the errors claimed with both,
+#: and this much more, leave open over this round trip (which counts as so many ms at least). Of the samples of honest
+#: nodes one in a hundred is a jump while an overlay is young; of those of liars who make up a place each time, 98.
+JUMP_RATIO = 6.0
+JUMP_ERROR = 0.1
+JUMP_FROM_MS = 50.0
+#: Who jumps so often in a row is at odds with its path, too.
+ODD_JUMPS = 2
 #: A path is reported as changed only once its filter is filled well enough to tell.
 PATH_CHANGE_SAMPLES = 5
 
@@ -34,7 +42,8 @@ class ProbedPath:
     """What is known about the path to one peer."""
 
     probed_at: float
-    place: Coordinate | None = None  # of the other end, when it answered last
+    place: Coordinate | None = None  # of the other end, when it answered last; before, as it is known otherwise
+    jumps: int = 0  # of that place, one after the other
     filter: PercentileFilter = field(default_factory=PercentileFilter)
     reported_ms: float | None = None  # the round trip that a change is measured against
 
@@ -82,7 +91,11 @@ class Prober:
     def contradicts(self, node_id: NodeId, here: Coordinate) -> bool:
         """Whether that peer cannot be where it says: no path is so far from what two right places predict."""
         path = self._paths.get(node_id)
-        if path is None or path.place is None or path.filter.value is None or here.error > KNOWS_ITS_PLACE:
+        if path is None or path.place is None or path.filter.value is None:
+            return False
+        if path.jumps >= ODD_JUMPS:
+            return True
+        if here.error > KNOWS_ITS_PLACE:
             return False
         less_ms, more_ms = sorted((here.rtt_ms(path.place), path.filter.value))
         return more_ms > ODD_RATIO * max(less_ms, ODD_FROM_MS)
@@ -122,10 +135,13 @@ class Prober:
 
     # --- pings
 
-    def sent(self, node_id: NodeId, now: float, *, is_probe: bool, is_relayed: bool = False) -> int:
+    def sent(
+        self, node_id: NodeId, now: float, *, is_probe: bool, is_relayed: bool = False, said: Coordinate | None = None
+    ) -> int:
         """A ping to ``node_id`` leaves now; returns its nonce. Only a probe is a sample of the path.
 
-        ``is_relayed``: it goes by way of a helper, whose answer is for :meth:`relayed`.
+        ``is_relayed``: it goes by way of a helper, whose answer is for :meth:`relayed`. ``said``: where the node is as
+        far as is known; what it answers is compared with that if it never answered before.
         """
         nonce = self._next_nonce
         self._next_nonce += 1
@@ -137,7 +153,9 @@ class Prober:
         self._pending[nonce] = _Pending(node_id, now, is_probe, is_relayed)
         order.append(nonce)
         if is_probe:
-            self._path(node_id).probed_at = now
+            path = self._path(node_id)
+            path.probed_at = now
+            path.place = path.place or said
         return nonce
 
     def _is_stale(self, nonce: int, now: float) -> bool:
@@ -174,6 +192,18 @@ class Prober:
         # Two nodes in one process or on a coarse clock: a microsecond stands for "no time at all".
         path.filter.add(max(0.001, elapsed_ms - held_ms))
         return path
+
+    def is_at(self, path: ProbedPath, place: Coordinate) -> bool:
+        """The other end of a path says where it is. Whether that can be, after where it was before.
+
+        Nobody moves but slowly: what a node predicted for everybody a moment ago cannot be all wrong now, unless it
+        said itself that it did not know (implausible steps: J. Seibert et al., "Newton", ICDCS 2012).
+        """
+        before, path.place = path.place, place
+        if before is not None and path.filter.value is not None:
+            open_ms = (before.error + place.error + JUMP_ERROR) * max(path.filter.value, JUMP_FROM_MS)
+            path.jumps = path.jumps + 1 if before.unlike_ms(place) > JUMP_RATIO * open_ms else 0
+        return path.jumps == 0
 
     def relayed(self, nonce: int) -> NodeId | None:
         """A helper had an answer to the ping of that nonce; whose answer, if it was waited for."""

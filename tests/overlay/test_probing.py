@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.probing import (
+    JUMP_FROM_MS,
+    JUMP_RATIO,
     KNOWS_ITS_PLACE,
     MAX_PENDING,
     MAX_PROBE_PEERS,
     ODD_FROM_MS,
+    ODD_JUMPS,
     ODD_RATIO,
     PATH_CHANGE_SAMPLES,
     PATIENCE_S,
@@ -169,3 +172,45 @@ def test_pings_that_nobody_answers_take_no_more_than_their_room(pings: list[tupl
         now += pause_s
         paths.sent(id_of(index), now, is_probe=is_probe)
         paths.validate()
+
+
+def place(x_ms: float, error: float) -> Coordinate:
+    return Coordinate((x_ms, 0.0), 0.1, error)
+
+
+def told(paths: Prober, places: list[Coordinate], said: Coordinate | None = None, rtt_ms: float = 20.0) -> list[bool]:
+    """Probes, each answered from one of these places: whether each can be."""
+    can_be = []
+    for now, where in enumerate(places):
+        nonce = paths.sent(id_of(1), float(now), is_probe=True, said=said)
+        path = paths.answered(nonce, id_of(1), 0.0, now + rtt_ms / 1000.0)
+        assert path is not None
+        can_be.append(paths.is_at(path, where))
+    return can_be
+
+
+def test_a_place_that_jumps_is_no_sample_and_whoever_goes_on_so_is_at_odds() -> None:
+    paths, here = prober(), place(0.0, 0.05)
+    assert told(paths, [place(20.0, 0.05), place(400.0, 0.02)]) == [True, False]
+    assert not paths.contradicts(id_of(1), place(400.0, 0.05)), "once may be a mistake"
+    more = [place(400.0 * (-1) ** number, 0.02) for number in range(1, ODD_JUMPS)]
+    assert told(paths, more) == [False] * len(more)
+    assert paths.contradicts(id_of(1), place(paths.measured()[0][1].vector_ms[0] + 20.0, 0.9)), "wherever we are"
+    assert told(paths, [place(-400.0, 0.05)]) == [True], "one who stays where it is counts again"
+    assert paths.contradicts(id_of(1), here), "but it is not at a place 400 ms away"
+
+
+def test_what_a_node_says_first_is_compared_with_what_is_known_of_it() -> None:
+    assert told(prober(), [place(400.0, 0.02)], said=place(20.0, 0.05)) == [False]
+    assert told(prober(), [place(400.0, 0.02)], said=None) == [True]
+
+
+def test_who_does_not_know_its_place_yet_may_find_another() -> None:
+    assert told(prober(), [place(400.0, 0.05)], said=place(20.0, 1.0), rtt_ms=100.0) == [True]
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.1, 1000.0), st.floats(0.0, 3.0))
+def test_a_step_within_what_errors_leave_open_is_none(before: float, after: float, rtt_ms: float, part: float) -> None:
+    step_ms = part * (before + after) * max(rtt_ms, JUMP_FROM_MS)
+    assert part <= JUMP_RATIO
+    assert told(prober(), [place(0.0, before), place(step_ms, after)], rtt_ms=rtt_ms) == [True, True]

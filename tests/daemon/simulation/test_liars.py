@@ -59,5 +59,17 @@ def test_held_back_replies_look_like_a_longer_path() -> None:
     assert after > before + 40.0
 
 
+@pytest.mark.parametrize("attack", ["random", "poison"])
+def test_places_that_are_made_up_each_time_are_no_samples(attack: str) -> None:
+    population = with_liars(attack, nodes=20, liars=4, seconds=60.0)
+    honest = [population.node(endpoint) for endpoint in population.honest()]
+    lies = sum(node.counters["dropped.jumped"] for node in honest)
+    assert lies > 0.1 * sum(node.counters["received.pong"] for node in honest) * 4 / 19
+    without = with_liars("drift", nodes=20, liars=0, seconds=60.0)
+    nodes = [without.node(endpoint) for endpoint in without.honest()]
+    mistakes = sum(node.counters["dropped.jumped"] for node in nodes)
+    assert mistakes < 0.02 * sum(node.counters["received.pong"] for node in nodes)
+
+
 def test_all_attacks_are_listed() -> None:
     assert set(BY_NAME) == {"random", "inflation", "deflation", "drift", "delay", "pull", "poison"}
