@@ -1,8 +1,8 @@
 """The joint planner where nobody knows every host and every path: in an overlay (DESIGN: Placement, Finding nodes).
 
 1. The hosts of the query's streams, of its sink and of the nearest streams that run already are the first candidates,
-   and tell which paths they have measured anyway. The overlay is searched for hosts of least predicted usage for joins
-   of the query's streams.
+   and tell which paths they have measured anyway; those between them are measured. The overlay is searched for hosts of
+   least predicted usage for joins of the query's streams.
 2. The plan is made by :class:`sbon.planning.join_table.JoinTable` over the candidates, with paths as they were
    measured or else as coordinates and the residuals of known paths predict them. The paths that the best plan would
    use are measured, and the plan is made anew, until it uses measured paths alone: a plan that is chosen by
@@ -92,6 +92,7 @@ class AskingPlanner:
     def go(self) -> PlanCourse:
         """Raises UnavailableError if no host takes operators, or the streams cannot all be joined."""
         self._knowledge.told((yield TellKnownPaths(self._ends)))
+        yield from self._measure(self._not_measured(self._own_paths()))
         yield from self._look(self._base_streams())
         best = yield from self._settle(OPTIMISM)
         for _ in range(LOOKS):
@@ -111,15 +112,20 @@ class AskingPlanner:
             pairs = self._promising(tree, optimism)
             if not pairs:
                 break
+            yield from self._measure(pairs)
+        return tree
+
+    def _measure(self, pairs: tuple[Pair, ...]) -> _Steps:
+        if pairs:
             self._measured.update(pairs)
             self._knowledge.measured((yield MeasurePaths(pairs)))
-        return tree
 
     def _promising(self, tree: Tree, optimism: float) -> tuple[Pair, ...]:
         """What this plan would have measured, and the next ones, should its paths be no shorter than predicted."""
-        pairs = self._unmeasured(tree)
+        pairs = self._not_measured(self._paths_of(tree))
         for _ in range(PLANS_AT_ONCE - 1):
-            rest = set(self._unmeasured(self._best(optimism, pairs))) - set(pairs)
+            next_best = self._best(optimism, pairs)
+            rest = set(self._not_measured(self._paths_of(next_best))) - set(pairs)
             if not rest:
                 break
             pairs += tuple(sorted(rest))
@@ -176,11 +182,19 @@ class AskingPlanner:
             raise UnavailableError("no known host takes operators, or not all streams are joined with each other")
         return best[0]
 
-    def _unmeasured(self, tree: Tree) -> tuple[Pair, ...]:
-        view, has_told = self._knowledge.view, self._knowledge.has_told
+    def _own_paths(self) -> list[tuple[int, int]]:
+        """Between the hosts of streams and sink, and from running streams to the sink: most plans use some of these,
+        and a prediction that is off by far has no second chance where it is the only one."""
+        own = dict.fromkeys([*self._query.hosts, self._query.sink])
+        return [*itertools.combinations(own, 2), *((leaf.tree.host, self._query.sink) for leaf in self._leaves)]
+
+    def _paths_of(self, tree: Tree) -> list[tuple[int, int]]:
         pairs = [(part.host, join.host) for join in joins(tree) for part in (join.left, join.right)]
-        pairs.append((tree.host, self._query.sink))
-        named = [(self._ids[a], self._ids[b]) for a, b in pairs if a != b]
+        return [*pairs, (tree.host, self._query.sink)]
+
+    def _not_measured(self, paths: Sequence[tuple[int, int]]) -> tuple[Pair, ...]:
+        view, has_told = self._knowledge.view, self._knowledge.has_told
+        named = [(self._ids[a], self._ids[b]) for a, b in paths if a != b]
         return tuple(
             dict.fromkeys(
                 pair
