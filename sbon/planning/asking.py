@@ -123,7 +123,8 @@ class AskingPlanner:
     def _promising(self, tree: Tree, optimism: float) -> tuple[Pair, ...]:
         """What this plan would have measured, and the next ones, should its paths be no shorter than predicted."""
         pairs = self._not_measured(self._paths_of(tree))
-        for _ in range(PLANS_AT_ONCE - 1):
+        # What is already measured, or taken as predicted, makes no other plan the next best.
+        for _ in range(PLANS_AT_ONCE - 1 if pairs and optimism else 0):
             next_best = self._best(optimism, pairs)
             rest = set(self._not_measured(self._paths_of(next_best))) - set(pairs)
             if not rest:
