@@ -22,12 +22,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sbon.coordinate import MIN_RTT_MS
 from sbon.errors import UnavailableError
 from sbon.objectives import Endpoint, LeastUsage, NearestTo, heaviest
 from sbon.placement.knowledge import Knowledge
-from sbon.placement.optimum import Truth
+from sbon.placement.optimum import Floats, Truth
 from sbon.placement.path_model import End, Field, PathModel, Places, fit
 from sbon.placement.problem import CostView
 from sbon.placement.questions import FindHosts, KnownPath, MeasurePaths, Pair, Question, TellKnownPaths
@@ -66,6 +67,27 @@ PlanCourse = Generator[Question, Any, Asked]
 _Steps = Generator[Question, Any, None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Beliefs:
+    """What is believed of hosts (``index``: their rows) and of the paths between them: (n, n), ms."""
+
+    index: Mapping[str, int]
+    rtt_ms: Floats
+    deviations_ms: Floats
+    takes: npt.NDArray[np.bool_]
+    load_ms: Floats
+
+    def network(self, optimism: float = 0.0, expected: Sequence[Pair] = ()) -> Truth:
+        """All paths, less ``optimism`` standard deviations but for those ``expected`` to be as predicted."""
+        deviations_ms = self.deviations_ms.copy()
+        for a, b in expected:
+            row, column = self.index[a], self.index[b]
+            deviations_ms[row, column] = deviations_ms[column, row] = 0.0
+        rtt_ms = np.maximum(self.rtt_ms - optimism * deviations_ms, MIN_RTT_MS)
+        np.fill_diagonal(rtt_ms, 0.0)
+        return Truth.of(tuple(self.index), (rtt_ms + rtt_ms.T) / 2.0, takes=self.takes, load_ms=self.load_ms)
+
+
 class AskingPlanner:
     """One query being planned."""
 
@@ -100,7 +122,7 @@ class AskingPlanner:
             yield from self._look_around(best)
             best = yield from self._settle(OPTIMISM)
         best = yield from self._settle(0.0)
-        expected = cost(self._query, best, self._network(0.0))
+        expected = cost(self._query, best, self._beliefs().network())
         return Asked(best, expected, tuple(self._ids), len(self._measured), self._work)
 
     # --- asking
@@ -108,8 +130,9 @@ class AskingPlanner:
     def _settle(self, optimism: float) -> Generator[Question, Any, Tree]:
         """The best plan, all of whose paths have been measured, or as many as rounds allow."""
         for _ in range(ROUNDS):
-            tree = self._best(optimism)
-            pairs = self._promising(tree, optimism)
+            beliefs = self._beliefs()
+            tree = self._best(beliefs.network(optimism))
+            pairs = self._promising(tree, beliefs, optimism)
             if not pairs:
                 break
             yield from self._measure(pairs)
@@ -120,12 +143,12 @@ class AskingPlanner:
             self._measured.update(pairs)
             self._knowledge.measured((yield MeasurePaths(pairs)))
 
-    def _promising(self, tree: Tree, optimism: float) -> tuple[Pair, ...]:
+    def _promising(self, tree: Tree, beliefs: _Beliefs, optimism: float) -> tuple[Pair, ...]:
         """What this plan would have measured, and the next ones, should its paths be no shorter than predicted."""
         pairs = self._not_measured(self._paths_of(tree))
         # What is already measured, or taken as predicted, makes no other plan the next best.
         for _ in range(PLANS_AT_ONCE - 1 if pairs and optimism else 0):
-            next_best = self._best(optimism, pairs)
+            next_best = self._best(beliefs.network(optimism, pairs))
             rest = set(self._not_measured(self._paths_of(next_best))) - set(pairs)
             if not rest:
                 break
@@ -173,8 +196,7 @@ class AskingPlanner:
         pairs = [[a, b] for a, b in itertools.combinations(base, 2) if query.joinable(a.mask | b.mask)]
         return [*pairs, base] if len(base) > 2 else pairs
 
-    def _best(self, optimism: float, expected: Sequence[Pair] = ()) -> Tree:
-        network = self._network(optimism, expected)
+    def _best(self, network: Truth) -> Tree:
         candidates = np.flatnonzero(network.takes)
         table = JoinTable(self._query.rates, self._leaves, self._query.everything, network, candidates)
         self._work.add(table.work)
@@ -207,11 +229,8 @@ class AskingPlanner:
             )
         )
 
-    def _network(self, optimism: float, expected: Sequence[Pair] = ()) -> Truth:
-        """The known hosts, and what is believed of the paths between them, less ``optimism`` standard deviations.
-
-        Nothing is taken from paths that are ``expected`` to be as predicted.
-        """
+    def _beliefs(self) -> _Beliefs:
+        """Of the known hosts and the paths between them, after all that was told and measured."""
         view, knowledge = self._knowledge.view, self._knowledge
         places = Places([view.coordinate_of(node_id) for node_id in self._ids])
         rtt_ms = places.rtt_ms(places)
@@ -226,15 +245,12 @@ class AskingPlanner:
                 rtt_ms[row] = rtt_ms[:, row] = mean_ms
                 deviations_ms[row] = deviations_ms[:, row] = deviation_ms
         index = {node_id: number for number, node_id in enumerate(self._ids)}
-        for a, b in expected:
-            deviations_ms[index[a], index[b]] = deviations_ms[index[b], index[a]] = 0.0
-        rtt_ms = np.maximum(rtt_ms - optimism * deviations_ms, MIN_RTT_MS)
         for row, column, measured_ms in knowledge.measured_between(index, index):
             rtt_ms[row, column] = measured_ms
-        np.fill_diagonal(rtt_ms, 0.0)
+            deviations_ms[row, column] = 0.0
         takes = np.array([self._takes(node_id) for node_id in self._ids])
         load_ms = np.array([view.load_ms(node_id) for node_id in self._ids])
-        return Truth.of(self._ids, (rtt_ms + rtt_ms.T) / 2.0, takes=takes, load_ms=load_ms)
+        return _Beliefs(index, rtt_ms, deviations_ms, takes, load_ms)
 
     def _known_paths(self) -> Mapping[str, list[KnownPath]]:
         """By end of the query: all paths from there that anyone has measured."""
