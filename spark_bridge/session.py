@@ -10,6 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from sbon.errors import ConfigurationError
+from spark_bridge.class_archive import reading_options
 from spark_bridge.executors import check_executors, is_local
 from spark_bridge.java_runtime import prepare_java
 
@@ -52,10 +53,10 @@ _STATE_STORE = {
 
 # The serial collector needs the least memory, and is there in every Java that we start. Spark's query threads recurse
 # over plans and match long patterns against them: the default stack of 1 MiB overflowed when a query was stopped.
-_JAVA_OPTIONS = "-XX:+UseSerialGC -Xss4m"
+_JAVA_OPTIONS = ("-XX:+UseSerialGC", "-Xss4m")
 
-
-_EXTRA_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+#: The Java machine's own options.
+EXTRA_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 def start_session(
@@ -77,13 +78,14 @@ def start_session(
     if fixed := sorted(SEMANTICS.keys() & chosen.keys()):
         raise ConfigurationError(f"{fixed[0]} is fixed to {SEMANTICS[fixed[0]]!r}: results depend on it; leave it out")
     scratch.mkdir(parents=True, exist_ok=True)
-    prepare_java(scratch)
+    java = prepare_java(scratch)
     # Python workers must be this Python: the one on the path may lack pyarrow, or be another version.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     host = "127.0.0.1" if is_local(master) else bind_host
     os.environ.setdefault("SPARK_LOCAL_IP", host)
     builder = SparkSession.builder.appName(f"sbon-{name}").master(master)
-    java_options = f"{_JAVA_OPTIONS} -Djava.io.tmpdir={scratch} {chosen.pop(_EXTRA_JAVA_OPTIONS, '')}".rstrip()
+    own_options = (*_JAVA_OPTIONS, f"-Djava.io.tmpdir={scratch}", *reading_options(java))
+    java_options = " ".join((*own_options, chosen.pop(EXTRA_JAVA_OPTIONS, ""))).rstrip()
     for key, value in {
         **SEMANTICS,
         **_FRUGALITY,
@@ -91,7 +93,7 @@ def start_session(
         "spark.driver.bindAddress": host,
         "spark.driver.host": host,
         "spark.driver.memory": f"{memory_mb}m",
-        _EXTRA_JAVA_OPTIONS: java_options,
+        EXTRA_JAVA_OPTIONS: java_options,
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **chosen,

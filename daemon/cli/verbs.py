@@ -6,6 +6,7 @@ A verb returns nothing and raises SbonError; :mod:`daemon.cli.main` has the tabl
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -55,6 +56,12 @@ def run(arguments: Arguments) -> None:
     config = load_config(arguments.config)
     set_up_logs(verbose=arguments.verbose)
     trio.run(run_until_signal, config)
+
+
+def prepare(arguments: Arguments) -> None:
+    command = [sys.executable, "-P", "-m", "spark_bridge.class_training", *(["--again"] if arguments.again else [])]
+    if subprocess.run(command, check=False).returncode:
+        raise SbonError("engines start as slowly as before; nothing else is the worse for it")
 
 
 def _ask(arguments: Arguments, request: RequestFor[R]) -> R:
