@@ -9,7 +9,7 @@ waits until there is some (docs/decisions/links.md).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +48,10 @@ class PortSource:
     def __init__(self, spark: SparkSession, reader: PortReader) -> None:
         self._spark = spark
         self._reader = reader
-        self._jvm: Any = spark._jvm
+        self._jvm = jvm = cast("Any", spark._jvm)
+        # Each step of such a path is a question to Java, which looks for a class of that name in all of its jars first.
+        self._offset_of = jvm.org.apache.spark.sql.execution.streaming.runtime.SerializedOffset
+        self._option = jvm.scala.Option.apply
         self._session: Any = spark._jsparkSession
         self._schema: Any = self._session.parseDataType(reader.schema.json())
 
@@ -72,7 +75,7 @@ class PortSource:
         return None
 
     def deserializeOffset(self, text: str) -> Any:  # noqa: N802
-        return self._jvm.org.apache.spark.sql.execution.streaming.runtime.SerializedOffset(text)
+        return self._offset_of(text)
 
     def getOffset(self) -> Any:  # noqa: N802
         offset = self._reader.next_offset()
@@ -102,6 +105,3 @@ class PortSource:
         """For Py4J."""
 
         implements = ("org.apache.spark.sql.execution.streaming.Source",)
-
-    def _option(self, value: Any) -> Any:
-        return self._jvm.scala.Option.apply(value)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from py4j.java_gateway import java_import
 from pyspark.sql import SparkSession
 
 from sbon.errors import ConfigurationError
@@ -58,6 +59,12 @@ _JAVA_OPTIONS = ("-XX:+UseSerialGC", "-Xss4m")
 #: The Java machine's own options.
 EXTRA_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
+_ASKED_FOR = (
+    "org.apache.spark.api.python.PythonUtils",
+    "org.apache.spark.sql.api.python.PythonSQLUtils",
+    "org.apache.spark.sql.functions",
+)
+
 
 def start_session(
     name: str,
@@ -100,6 +107,14 @@ def start_session(
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    _import_by_name(spark)
     if not is_local(master):
         check_executors(spark, master, scratch)
     return spark
+
+
+def _import_by_name(spark: SparkSession) -> None:
+    """PySpark asks for these several times in each batch, by their last names. Java would look for each in one package
+    after the other, and for every wrong one in all of its jars: a tenth of the work of small batches."""
+    for name in _ASKED_FOR:
+        java_import(spark._jvm, name)
