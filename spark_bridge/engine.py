@@ -46,6 +46,7 @@ from sbon.frames import FrameReader, frame
 from spark_bridge import local_files
 from spark_bridge.changing_folder import folder_bytes
 from spark_bridge.flight_links import LinkServer, Served
+from spark_bridge.fragment_input import FragmentInput
 from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings, one_line
 from spark_bridge.processor_time import ProcessorTime, spent_by_tree_s
 from spark_bridge.rehearsal import rehearse
@@ -100,6 +101,8 @@ class Fragments:
         self._generations: dict[str, int] = {}
         #: Signatures of the fragments that were here: the code of their plans is compiled.
         self._compiled: set[str] = set()
+        #: Of fragments that are about to arrive.
+        self._prepared: dict[str, FragmentInput] = {}
         self._folders: dict[str, Path] = {}
         self._damage: WeakKeyDictionary[FragmentRunner, str | None] = WeakKeyDictionary()
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -174,6 +177,9 @@ class Fragments:
                 if command.spec.signature() not in self._compiled:
                     rehearse(self._spark, command, self._settings)
                     self._compiled.add(command.spec.signature())
+                if command.spec.ports:
+                    prepared = FragmentInput(self._spark, command.spec, command.port_schemas)
+                    self._prepared[command.fragment_id] = prepared
             case Permit():
                 runner = self._runner(command.fragment_id)
                 runner.bound(command.bounds)
@@ -208,7 +214,10 @@ class Fragments:
             folder = str(snapshot.folder)
             self._tell(SnapshotTaken(command.fragment_id, command.generation, snapshot.batch_id, folder))
 
-        runner = FragmentRunner(self._spark, command, self._settings, link_lost, snapshot_taken, self._report_soon)
+        prepared = self._prepared.pop(command.fragment_id, None)
+        runner = FragmentRunner(
+            self._spark, command, self._settings, link_lost, snapshot_taken, self._report_soon, prepared
+        )
         self._runners[command.fragment_id] = runner
         self._folders[command.fragment_id] = Path(command.folder)
         self._compiled.add(command.spec.signature())
@@ -222,6 +231,7 @@ class Fragments:
         return runner.state_bytes()
 
     def _destroy(self, command: Destroy) -> None:
+        self._prepared.pop(command.fragment_id, None)
         if runner := self._runners.pop(command.fragment_id, None):
             runner.stop()
         folder = Path(command.folder)

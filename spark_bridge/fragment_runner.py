@@ -37,12 +37,11 @@ from spark_bridge.changing_folder import FolderSize, folder_bytes
 from spark_bridge.durable import write_durably, write_when_there_is_room
 from spark_bridge.flight_links import Served
 from spark_bridge.folder_lock import FolderLock
+from spark_bridge.fragment_input import FragmentInput, names_in_use
 from spark_bridge.fragment_ports import FragmentPorts
 from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
-from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch, starts_before
+from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch
 from spark_bridge.outlet import Outlet
-from spark_bridge.port_reader import PortReader
-from spark_bridge.port_source import port_view
 from spark_bridge.relay import Relay
 from spark_bridge.replay_source import REPLAY_FORMAT
 from spark_bridge.sinks import SinkWriter, open_sink
@@ -52,11 +51,6 @@ from spark_bridge.statistics import FragmentMeters
 
 #: Formats that need to be told the schema; the others know their own, and are cast to what was declared.
 _SCHEMA_FORMATS = frozenset({REPLAY_FORMAT, "csv", "json", "parquet", "orc", "text", "xml", "avro"})
-
-# Views are named in0, in1, ... in every fragment's frozen SQL; the session is shared, so one fragment at a time may
-# resolve its names. A resolved plan does not look at the views again.
-_names_in_use = threading.Lock()
-
 
 # Spark gives the Python process of a source ten seconds to come up, which a busy host exceeds when many start at once:
 # they start one after another, and one that was too slow is started again (it has not read anything yet).
@@ -91,8 +85,10 @@ class FragmentRunner:
         link_lost: Callable[[str, str, str], None],
         snapshot_taken: Callable[[Snapshot], None],
         report_soon: Callable[[], None],
+        prepared: FragmentInput | None = None,
     ) -> None:
-        """``report_soon()`` is called after the first batch: somebody may be waiting for that."""
+        """``report_soon()`` is called after the first batch: somebody may be waiting for that. ``prepared``: what it
+        reads, if that was made ready before."""
         self.spec = command.spec
         self.generation = command.generation
         self.owner = command.owner
@@ -126,7 +122,7 @@ class FragmentRunner:
             self._ports = FragmentPorts(self._folder / "ports", self.spec, self._log.wanted, self._arrivals.tell)
             self._outlet = Outlet(self._folder, self._log, self._ports.inboxes, snapshot_taken)
             self._outlet.bound(command.bounds)
-            stream, self.output_schema = self._stream(command.port_schemas)
+            stream, self.output_schema = self._stream(command.port_schemas, prepared)
             self._sink = self._open_sink()
             self._query: StreamingQuery | None = None
             if self._finished():
@@ -268,18 +264,18 @@ class FragmentRunner:
         elif signature.read_text() != self.spec.signature():
             raise SbonError(f"{self._folder} holds the state of another fragment than {self.spec.fragment_id}")
 
-    def _stream(self, port_schemas: tuple[str, ...]) -> tuple[DataFrame, str]:
+    def _stream(self, port_schemas: tuple[str, ...], prepared: FragmentInput | None) -> tuple[DataFrame, str]:
         """The query's input, and a description of the fragment's output (JSON)."""
         try:
-            with _names_in_use:
-                if self.spec.kind is FragmentKind.SOURCE:
-                    stream = self._source_stream()
+            if self.spec.kind is FragmentKind.SOURCE:
+                stream = self._source_stream()
+                with names_in_use:
                     self._spark.createDataFrame([], stream.schema).createOrReplaceTempView("source")
                     return stream, self._described(self._spark.sql(self.spec.sql).schema)
-                for port, schema_json in zip(self.spec.ports, port_schemas, strict=True):
-                    self._port(port.name, schema_json).createOrReplaceTempView(port.name)
-                stream = self._spark.sql(self.spec.sql)
-                return stream, self._described(stream.schema)
+            if prepared is None or not prepared.is_for(self.spec, port_schemas):
+                prepared = FragmentInput(self._spark, self.spec, port_schemas)
+            prepared.open(self._ports.inboxes, self._arrivals, self._checkpoint)
+            return prepared.stream, self._described(prepared.stream.schema)
         except (PySparkException, Py4JError) as error:
             raise SbonError(f"Spark refuses {self.spec.fragment_id}: {one_line(error)}") from None
 
@@ -292,13 +288,6 @@ class FragmentRunner:
     def _described(self, schema: StructType) -> str:
         """What consumers must know of this fragment's output before they can read it."""
         return json.dumps({"schema": schema.jsonValue(), "event_time": self.spec.event_time})
-
-    def _port(self, name: str, schema_json: str) -> DataFrame:
-        described = json.loads(schema_json)
-        rows = StructType.fromJson(described["schema"])
-        starts = starts_before(self._checkpoint, name) + 1
-        reader = PortReader(name, self._ports.inboxes[name], self._arrivals, rows, starts)
-        return port_view(self._spark, reader, described["event_time"] if self.spec.stateful else None)
 
     def _source_stream(self) -> DataFrame:
         declared = self.spec.stream

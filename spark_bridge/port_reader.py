@@ -29,20 +29,25 @@ class PortReader:
     """Of one port, for one start of a query. Offsets are JSON: ``{"port": name, "segments": count, "starts": count}``.
 
     ``rows`` is the schema of the producers' rows, ``schema`` that of what is read: with CONTROL and WATERMARK in front.
+    Nothing can be read before :meth:`open`.
     """
 
-    def __init__(self, port: str, inbox: PortInbox, arrivals: Arrivals, rows: StructType, starts: int) -> None:
-        """This is the start number ``starts`` of the query."""
+    _inbox: PortInbox
+    _arrivals: Arrivals
+    _starts: int
+
+    def __init__(self, port: str, rows: StructType) -> None:
         self._port = port
-        self._inbox = inbox
-        self._arrivals = arrivals
-        self._starts = starts
         self._segments: int | None = None
         # Control rows hold nulls everywhere, whatever the producers' rows may.
         self.rows = StructType([StructField(field.name, field.dataType, nullable=True) for field in rows.fields])
         flags = [StructField(CONTROL, BooleanType()), StructField(WATERMARK, TimestampType())]
         self.schema = StructType([*flags, *self.rows.fields])
         self._arrow = to_arrow_schema(self.schema, timezone="UTC")
+
+    def open(self, inbox: PortInbox, arrivals: Arrivals, starts: int) -> None:
+        """Read from ``inbox``; this is the start number ``starts`` of the query."""
+        self._inbox, self._arrivals, self._starts = inbox, arrivals, starts
 
     def next_offset(self) -> str | None:
         """Up to where there is something to be read, None if there never was anything; waits for news."""

@@ -24,8 +24,9 @@ def test_a_port_is_read_once_after_each_start_even_if_it_has_nothing_new(tmp_pat
     inbox = PortInbox(tmp_path / "in0.sqlite", ("p",))
 
     def started(number: int) -> tuple[PortReader, Arrivals]:
-        arrivals = Arrivals(0.0)
-        return PortReader("in0", inbox, arrivals, SCHEMA, number), arrivals
+        reader, arrivals = PortReader("in0", SCHEMA), Arrivals(0.0)
+        reader.open(inbox, arrivals, number)
+        return reader, arrivals
 
     def read(reader: PortReader, start: str | None, end: str) -> list[tuple[object, ...]]:
         return [tuple(row.values()) for row in reader.read(start, end).to_pylist()]
@@ -54,7 +55,8 @@ def test_a_port_is_read_once_after_each_start_even_if_it_has_nothing_new(tmp_pat
 def test_a_batch_that_was_read_for_good_is_empty_when_spark_asks_for_it_again(tmp_path: Path) -> None:
     inbox = PortInbox(tmp_path / "in0.sqlite", ("p",))
     inbox.append(Segment("p", 1, 0, 1, None, rows([7])))
-    reader = PortReader("in0", inbox, Arrivals(0.0), SCHEMA, 1)
+    reader = PortReader("in0", SCHEMA)
+    reader.open(inbox, Arrivals(0.0), 1)
     end = reader.next_offset()
     assert end is not None
     assert reader.read(None, end).num_rows == 1
