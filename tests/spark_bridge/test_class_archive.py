@@ -8,7 +8,7 @@ import pyspark
 import pytest
 
 from spark_bridge.class_archive import archive_file, reading_options, writing_options
-from spark_bridge.java_runtime import Java
+from spark_bridge.java_runtime import Java, find_java
 
 
 @pytest.fixture
@@ -34,23 +34,15 @@ def test_each_java_is_told_in_its_own_words(prefix: Path, version: int, reads: s
 
 
 @pytest.mark.spark
-def test_an_archive_is_made_and_read(tmp_path: Path) -> None:
-    """In processes of their own, each with a Java of its own."""
-    made = python(tmp_path, "from spark_bridge.class_training import main; sys.argv = ['training']; print(main())")
-    assert made.splitlines()[-1] == "0", made
-    (archive,) = (tmp_path / "var" / "sbon").iterdir()
-    assert archive.stat().st_size > 50e6
-    mapped = python(
-        tmp_path,
-        "from pathlib import Path; from spark_bridge.session import start_session;"
-        "spark = start_session('archived', Path(sys.prefix) / 'scratch');"
-        "print(Path(f'/proc/{spark.sparkContext._gateway.proc.pid}/maps').read_text())",
+def test_an_engine_starts_from_the_archive(tmp_path: Path) -> None:
+    """What `bootstrap.py` has prepared with the environment; if it has not, this takes a minute."""
+    subprocess.run([sys.executable, "-m", "daemon", "prepare"], check=True)
+    code = (
+        "import sys; from pathlib import Path; from spark_bridge.session import start_session;"
+        "spark = start_session('archived', Path(sys.argv[1]));"
+        "print(Path(f'/proc/{spark.sparkContext._gateway.proc.pid}/maps').read_text())"
     )
-    # Java maps an archive only if it fits the options and the jars of an engine.
-    assert str(archive) in mapped
-
-
-def python(prefix: Path, code: str) -> str:
-    """What ``code`` prints in an environment whose prefix is that."""
-    code = f"import sys; sys.prefix = {str(prefix)!r}; {code}"
-    return subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    mapped = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    # Java maps an archive only if it fits its own build, the options of an engine and the jars.
+    assert str(archive_file(find_java())) in mapped
