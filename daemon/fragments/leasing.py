@@ -20,6 +20,8 @@ from sbon.errors import SbonError
 
 #: A lease is renewed so often while it lasts.
 RENEWALS = 5
+#: So often keepers are asked before a start: a deployment is not to fail because one was busy for a moment.
+ATTEMPTS = 3
 
 
 class Leasing:
@@ -60,9 +62,14 @@ class Leasing:
             await trio.sleep_until(began_s + self.period_s)
 
     async def acquire(self, fragment: HostedFragment) -> bool:
-        """Whether the fragment may run here now; its keepers are asked until a majority has answered."""
-        if not self.holds(fragment):
+        """Whether the fragment may run here now; its keepers are asked, a few times, until a majority has agreed."""
+        for _ in range(ATTEMPTS):
+            if self.holds(fragment):
+                break
+            began_s = trio.current_time()
             await self.renew([fragment], until=lambda: self.holds(fragment))
+            if not self.holds(fragment):
+                await trio.sleep_until(began_s + self.period_s)
         return self.holds(fragment)
 
     async def renew(self, fragments: Iterable[HostedFragment], until: Callable[[], bool] = lambda: False) -> None:
