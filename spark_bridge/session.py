@@ -115,6 +115,6 @@ def start_session(
 
 def _import_by_name(spark: SparkSession) -> None:
     """PySpark asks for these several times in each batch, by their last names. Java would look for each in one package
-    after the other, and for every wrong one in all of its jars: a tenth of the work of small batches."""
+    after the other, and for every wrong one in all of its jars."""
     for name in _ASKED_FOR:
         java_import(spark._jvm, name)

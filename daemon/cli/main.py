@@ -101,7 +101,7 @@ VERBS = (
     Verb(
         "prepare",
         verbs.prepare,
-        "have engines start in half the time: once after an installation, a minute",
+        "have engines start faster: once after an installation, a minute",
         (
             ("sbon prepare", "as the user who installed sbon: writes 200 MB beside it"),
             ("sbon prepare --again", "after another Java was installed, or the environment was moved"),

@@ -63,13 +63,13 @@ class Leasing:
 
     async def acquire(self, fragment: HostedFragment) -> bool:
         """Whether the fragment may run here now; its keepers are asked, a few times, until a majority has agreed."""
+        next_s = trio.current_time()
         for _ in range(ATTEMPTS):
             if self.holds(fragment):
                 break
-            began_s = trio.current_time()
+            await trio.sleep_until(next_s)
+            next_s = trio.current_time() + self.period_s
             await self.renew([fragment], until=lambda: self.holds(fragment))
-            if not self.holds(fragment):
-                await trio.sleep_until(began_s + self.period_s)
         return self.holds(fragment)
 
     async def renew(self, fragments: Iterable[HostedFragment], until: Callable[[], bool] = lambda: False) -> None:
