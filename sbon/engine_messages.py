@@ -243,3 +243,12 @@ class SnapshotTaken(_Message, frozen=True):
 
 
 FromEngine = Hello | EngineReply | FragmentStatus | LinkLost | SnapshotTaken
+
+
+class ClassArchive(msgspec.Struct, frozen=True):
+    """What ``python -m spark_bridge.class_training`` prints, as JSON: the archive of Java's classes, new or there
+    before."""
+
+    archive: str
+    bytes: int
+    is_new: bool

@@ -15,11 +15,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from sbon.engine_messages import (
+    ClassArchive,
     Command,
     Connect,
     EngineReply,
@@ -201,21 +203,21 @@ def _port_schemas(spec: FragmentSpec, described: Mapping[str, str]) -> tuple[str
 
 
 def main() -> int:
-    """0 when there is an archive, 2 with one line on stderr when none can be made."""
+    """0 when there is an archive, with a line of JSON about it; 2 with one line on stderr when none can be made."""
     parser = argparse.ArgumentParser(prog="spark_bridge.class_training", description=__doc__.splitlines()[0])
     parser.add_argument("--again", action="store_true", help="make it anew, even if there is one")
     arguments = parser.parse_args()
     try:
         archive = archive_file(find_java())
-        if archive.exists() and not arguments.again:
-            print(f"{archive} is there already")
-            return 0
-        with tempfile.TemporaryDirectory(prefix="sbon-classes-") as folder:
-            train(archive, Path(folder))
+        is_new = arguments.again or not archive.exists()
+        if is_new:
+            with tempfile.TemporaryDirectory(prefix="sbon-classes-") as folder:
+                train(archive, Path(folder))
+        made = ClassArchive(str(archive), archive.stat().st_size, is_new)
     except (SbonError, OSError) as error:
         print(f"no archive of Java's classes: {error}", file=sys.stderr)
         return 2
-    print(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")
+    print(msgspec.json.encode(made).decode())
     return 0
 
 

@@ -61,6 +61,8 @@ _log = logging.getLogger(__name__)
 _STATUS_PERIOD_S = 1.0
 _STOP_WITHIN_S = 3.0
 _COMMANDS_AT_ONCE = 4
+#: Fragments for which all is ready, at most: of those that are expected not all come.
+_MOST_PREPARED = 8
 _CALLS = msgspec.msgpack.Decoder(EngineCall)
 
 
@@ -101,7 +103,7 @@ class Fragments:
         self._generations: dict[str, int] = {}
         #: Signatures of the fragments that were here: the code of their plans is compiled.
         self._compiled: set[str] = set()
-        #: Of fragments that are about to arrive.
+        #: Of fragments that are about to arrive, the newest last.
         self._prepared: dict[str, FragmentInput] = {}
         self._folders: dict[str, Path] = {}
         self._damage: WeakKeyDictionary[FragmentRunner, str | None] = WeakKeyDictionary()
@@ -179,7 +181,7 @@ class Fragments:
                     self._compiled.add(command.spec.signature())
                 if command.spec.ports:
                     prepared = FragmentInput(self._spark, command.spec, command.port_schemas)
-                    self._prepared[command.fragment_id] = prepared
+                    self._keep_prepared(command.fragment_id, prepared)
             case Permit():
                 runner = self._runner(command.fragment_id)
                 runner.bound(command.bounds)
@@ -197,6 +199,12 @@ class Fragments:
             case Destroy():
                 self._destroy(command)
         return EngineReply(call_id)
+
+    def _keep_prepared(self, fragment_id: str, prepared: FragmentInput) -> None:
+        self._prepared.pop(fragment_id, None)
+        self._prepared[fragment_id] = prepared
+        for oldest in list(self._prepared)[:-_MOST_PREPARED]:
+            self._prepared.pop(oldest, None)
 
     def _instantiate(self, command: Instantiate) -> FragmentRunner:
         runner = self._runners.get(command.fragment_id)

@@ -40,6 +40,7 @@ from spark_bridge.folder_lock import FolderLock
 from spark_bridge.fragment_input import FragmentInput, names_in_use
 from spark_bridge.fragment_ports import FragmentPorts
 from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
+from spark_bridge.moved_state import own_its_paths
 from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch
 from spark_bridge.outlet import Outlet
 from spark_bridge.relay import Relay
@@ -47,6 +48,7 @@ from spark_bridge.replay_source import REPLAY_FORMAT
 from spark_bridge.sinks import SinkWriter, open_sink
 from spark_bridge.snapshots import Snapshot
 from spark_bridge.source_batch import read_source
+from spark_bridge.state_stores import unload_state_stores
 from spark_bridge.statistics import FragmentMeters
 
 #: Formats that need to be told the schema; the others know their own, and are cast to what was declared.
@@ -263,6 +265,8 @@ class FragmentRunner:
             write_durably(signature, self.spec.signature().encode())
         elif signature.read_text() != self.spec.signature():
             raise SbonError(f"{self._folder} holds the state of another fragment than {self.spec.fragment_id}")
+        elif self.spec.stateful:
+            own_its_paths(self._checkpoint)
 
     def _stream(self, port_schemas: tuple[str, ...], prepared: FragmentInput | None) -> tuple[DataFrame, str]:
         """The query's input, and a description of the fragment's output (JSON)."""
@@ -343,7 +347,11 @@ class FragmentRunner:
         self._arrivals.stop()
         with self._start_lock, self._batch_lock:
             if self._query is not None:
-                self._query.stop()
+                try:
+                    if self.spec.stateful:
+                        unload_state_stores(self._spark, self._query, self._checkpoint)
+                finally:
+                    self._query.stop()
 
     # -- a micro-batch -------------------------------------------------------------------------------------------
 

@@ -106,7 +106,10 @@ VERBS = (
             ("sbon prepare", "as the user who installed sbon: writes 200 MB beside it"),
             ("sbon prepare --again", "after another Java was installed, or the environment was moved"),
         ),
-        (_argument("--again", action="store_true", help="even if it was done before"),),
+        (
+            _argument("--again", action="store_true", help="even if it was done before"),
+            _argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON"),
+        ),
         talks_to_daemon=False,
     ),
     Verb(

@@ -44,6 +44,7 @@ from daemon.control.messages import (
     Submit,
 )
 from daemon.logs import set_up_logs
+from sbon.engine_messages import ClassArchive
 from sbon.errors import SbonError
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -60,8 +61,14 @@ def run(arguments: Arguments) -> None:
 
 def prepare(arguments: Arguments) -> None:
     command = [sys.executable, "-P", "-m", "spark_bridge.class_training", *(["--again"] if arguments.again else [])]
-    if subprocess.run(command, check=False).returncode:
-        raise SbonError("engines start as slowly as before; nothing else is the worse for it")
+    print("Java keeps the classes that engines load: about a minute", file=sys.stderr, flush=True)
+    training = subprocess.run(command, check=False, capture_output=True, text=True)  # Java and Spark say a lot
+    if training.returncode:
+        why = next((line for line in reversed(training.stderr.splitlines()) if line.strip()), "it was killed")
+        raise SbonError(f"{why}; engines start as slowly as before, nothing else is the worse for it")
+    made = msgspec.json.decode(training.stdout.splitlines()[-1], type=ClassArchive)
+    size = f"{made.bytes / 1e6:.0f} MB"
+    _show(arguments, made, lambda made: print(f"{made.archive}: {size}{'' if made.is_new else ', was there already'}"))
 
 
 def _ask(arguments: Arguments, request: RequestFor[R]) -> R:

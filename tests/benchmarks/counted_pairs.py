@@ -22,14 +22,16 @@ INSERT INTO pairs
 SELECT window.start AS start, k, count(*) AS n, min(value) AS least, max(value) AS greatest, sum(value) AS total
 FROM (
   SELECT a.timestamp AS ts, a.value AS value, a.value % {keys} AS k FROM ticks a JOIN tocks b
-  ON a.value = b.value AND a.timestamp BETWEEN b.timestamp - INTERVAL 1 MINUTE AND b.timestamp + INTERVAL 1 MINUTE
+  ON a.value = b.value AND a.timestamp
+  BETWEEN b.timestamp - INTERVAL {apart_s} SECONDS AND b.timestamp + INTERVAL {apart_s} SECONDS
 )
 GROUP BY window(ts, '{window_s} seconds'), k
 """
 
 
-def counted_pairs(window_s: int = 10) -> str:
-    return _SQL.format(keys=KEYS, window_s=window_s)
+def counted_pairs(window_s: int = 10, apart_s: int = 60) -> str:
+    """``apart_s``: by how much the streams may begin one after the other. So much later come the windows."""
+    return _SQL.format(keys=KEYS, window_s=window_s, apart_s=apart_s)
 
 
 def counting_stream(name: str, rows_per_s: int) -> StreamSpec:

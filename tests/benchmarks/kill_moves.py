@@ -18,6 +18,7 @@ import random
 import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ VICTIMS = ("source daemon", "source engine", "target daemon", "target engine", "
 _POLL_S = 0.1
 #: With real Spark.
 _WINDOW_S = 5
+_APART_S = 15
 _ROWS_PER_S = 200
 
 
@@ -109,7 +111,7 @@ class Pairing:
 
     scratch: Path
     kinds: tuple[str, ...] = ("join", "aggregate")
-    sql: str = counted_pairs(_WINDOW_S)
+    sql: str = counted_pairs(_WINDOW_S, _APART_S)
     patience_s: float = 240.0
 
     def __post_init__(self) -> None:
@@ -152,12 +154,15 @@ class Killing:
 
     async def fragment(self, kind: str) -> OperatorInfo | None:
         """The one of this kind, if anybody who can be asked knows of it."""
+        return next((operator for operator in await self._operators() if operator.kind == kind), None)
+
+    async def _operators(self) -> tuple[OperatorInfo, ...]:
+        """All that the first who answers knows of."""
         for site in self.cluster.scenario.sites:
             with suppress(SbonError, OSError):
                 async with ControlClient.open(site.socket) as client:
-                    operators = (await client.request(Operators())).operators
-                return next((operator for operator in operators if operator.kind == kind), None)
-        return None
+                    return (await client.request(Operators())).operators
+        return ()
 
     async def move(self, kind: str, step: str, victim: str) -> None:
         fragment = await self.until_it_runs(kind, checked=False)
@@ -227,6 +232,7 @@ class Killing:
         """Return once it runs on one node and is nowhere else, and if ``checked`` goes on. SbonError if that is never
         so."""
         found: object = None
+        folders: dict[str, Path] = {}
         with trio.move_on_after(self.work.patience_s):
             while True:
                 fragment = await self.fragment(kind)
@@ -238,7 +244,18 @@ class Killing:
                     if is_alone and (not checked or await self.work.check(folders[fragment.node])):
                         return fragment
                 await trio.sleep(_POLL_S)
-        raise SbonError(f"the {kind} does not run on one node: {found}")
+        all_of_them = [(one.fragment_id, one.node, one.state, one.output_rows) for one in await self._operators()]
+        raise SbonError(
+            f"the {kind} does not run on one node: {found}; all of them: {all_of_them}; "
+            f"in these folders are {self._files(folders)}"
+        )
+
+    def _files(self, folders: dict[str, Path]) -> dict[str, list[str]]:
+        """With the time of the last change of each."""
+        return {
+            name: [f"{path.relative_to(folder)} {time.ctime(path.stat().st_mtime)}" for path in folder.rglob("*")]
+            for name, folder in folders.items()
+        }
 
     @property
     def _sites(self) -> tuple[Site, ...]:

@@ -120,6 +120,11 @@ async def test_a_replica_that_is_damaged_does_not_take_over(tmp_path: Path) -> N
         await replicated(cluster, "hub")
         await cluster.stop("hub")
         replicas = cluster.configs["sink"].node.state_dir / "replicas"
+
+        async def is_stored() -> bool:
+            return len(list(replicas.iterdir())) == 1  # what was sent last has taken its predecessor's place
+
+        await eventually(is_stored)
         [replica] = replicas.iterdir()
         (replica / "state" / "count").write_text("1000000")
 

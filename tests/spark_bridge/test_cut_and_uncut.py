@@ -29,7 +29,7 @@ pytestmark = pytest.mark.spark
 
 SCHEMA = "ts timestamp, k string, v bigint"
 SPEEDUP = 24 * 3600 / 10
-AT_ONCE = 3  # each fragment costs processes; a small host runs a few queries at a time
+AT_ONCE = 4  # each source costs a process; a small host runs a few queries at a time
 
 QUERIES = {
     "filter_query": "SELECT ts, k, v + 1 AS next FROM readings WHERE v % 5 = 0",

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.spark
 
 #: What these engines do is what the simulator's model of an engine does.
 TRACED = "tests.spark_bridge.traced_engine"
+SNAPSHOTS = "spark.sql.streaming.stateStore.minDeltasForSnapshot"
 START = datetime(2013, 7, 1, tzinfo=UTC)
 HOURS = 24
 SKEW = timedelta(hours=3)  # site b runs ahead of site a by this much event time
@@ -113,7 +114,8 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", readings())
     write_csv(tmp_path / "b.csv", rules())
     a, b, join, aggregate, sink = fragments = plan(tmp_path)
-    with DrivenEngine(tmp_path / "first", module=TRACED) as first:
+    # So that a snapshot of the join's state is always due when it is stopped.
+    with DrivenEngine(tmp_path / "first", module=TRACED, more=("--conf", f"{SNAPSHOTS}=1")) as first:
         with DrivenEngine(tmp_path / "second", module=TRACED) as second:
             deploy(fragments, dict.fromkeys((spec.fragment_id for spec in fragments), first))
             first.wait_until(lambda: first.output_rows(join.fragment_id) > 20, "the join puts out rows")
@@ -155,6 +157,7 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
             connect(second, join, "in1", b.fragment_id, first, generation=2)
             connect(first, aggregate, "in0", join.fragment_id, second, producer_generation=2)
             first.wait_for_state(sink.fragment_id, FragmentState.FINISHED)
+            assert not first.fragment_folder(join).exists(), "what has gone must not come back"
             assert all(status.late_rows == 0 for status in first.statuses.values())
             measured = {fragment_id: status.cpu_cores for fragment_id, status in first.statuses.items()}
             assert all(measured[spec.fragment_id] for spec in (a, b, aggregate, sink)), measured

@@ -18,12 +18,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 from pyarrow import parquet
 
 from sbon.fragment import FragmentSpec
@@ -85,12 +86,18 @@ def written(out: Path) -> list[tuple[float, list[int]]]:
     return sorted(found)
 
 
+def complete_rows(path: Path) -> int:
+    """0 while the file is being written: plain Spark does that under its last name."""
+    with suppress(pa.ArrowInvalid):
+        return int(parquet.read_metadata(path).num_rows)
+    return 0
+
+
 def wait_for(out: Path, rows: int) -> list[tuple[float, list[int]]]:
     """Until that many rows are written. TimeoutError, with what there is, if they do not come."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
-        files = [path for path in out.glob("[!._]*.parquet") if path.stat().st_size]
-        count = sum(parquet.read_metadata(path).num_rows for path in files)
+        count = sum(complete_rows(path) for path in out.glob("[!._]*.parquet"))
         if count >= rows:
             return written(out)
         if time.monotonic() > deadline:

@@ -35,6 +35,8 @@ from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, runni
 
 _SETTLE_S = 6.0
 MB = 1_000_000
+#: Of plain Spark, which keeps its state there: two versions of it, and what a checkpoint takes.
+_HEAP_FOR_STATE = 8.0
 _RTT_MS = ((0.0, 20.0, 20.0), (20.0, 0.0, 20.0), (20.0, 20.0, 0.0))
 
 
@@ -154,7 +156,8 @@ def run_plain(folder: Path, settings: Settings) -> dict[str, object]:
     folder.mkdir()
     found = streams(folder, settings.kind, int(settings.state_mb * MB))
     sql = QUERIES[settings.kind].format(lefts="lefts", rights="rights")
-    spark = {"spark.driver.memory": f"{settings.memory_mb}m", **HEAP_STORE, **settings.spark}
+    memory_mb = settings.memory_mb + round(_HEAP_FOR_STATE * settings.state_mb)
+    spark = {"spark.driver.memory": f"{memory_mb}m", **HEAP_STORE, **settings.spark}
     job = PlainJob(str(folder), found, sql, settings.plain, _SETTLE_S, spark)
     (folder / "job.json").write_bytes(msgspec.json.encode(job))
     command = [sys.executable, "-m", "tests.benchmarks.migration.plain", str(folder / "job.json")]
@@ -202,6 +205,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="sbon-moves-") as folder:
             if settings.moves:
                 report |= trio.run(run_moves, Path(folder), settings)
+                print(json.dumps(report), file=sys.stderr, flush=True)
             if settings.plain:
                 report["plain"] = run_plain(Path(folder) / "plain", settings)
         print(json.dumps(report, indent=None if arguments.json else 2), flush=True)

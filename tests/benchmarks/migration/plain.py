@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import msgspec
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_bridge.replay_source import register_replay_source
 from spark_bridge.session import start_session
@@ -32,22 +33,23 @@ def main() -> None:
     writer = spark.sql(job.sql).writeStream.format("parquet").outputMode("append")
     writer = writer.option("path", str(out)).option("checkpointLocation", str(folder / "checkpoint"))
 
-    def files() -> int:
-        return len(list(out.glob("*.parquet")))
+    def wait_for(query: StreamingQuery, more: int) -> None:
+        """Until it has put out so many files."""
+        before = len(list(out.glob("*.parquet")))
+        while len(list(out.glob("*.parquet"))) < before + more:
+            if not query.isActive:
+                raise SystemExit(f"plain Spark has failed: {query.exception()}")
+            time.sleep(_POLL_S)
 
     query = writer.start()
     times_s = []
     for _ in range(job.restarts):
-        before = files()
-        while files() < before + 5:
-            time.sleep(_POLL_S)
+        wait_for(query, 5)
         time.sleep(job.settle_s)
         stopped_s = time.time()
         query.stop()
         query = writer.start()
-        before = files()
-        while files() == before:
-            time.sleep(_POLL_S)
+        wait_for(query, 1)
         times_s.append((stopped_s, time.time()))
     time.sleep(job.settle_s)
     query.stop()

@@ -1,0 +1,53 @@
+"""When a rehearsal is over, and what is left of those that were for nothing. That it runs: test_engine.py."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sbon.engine_messages import Rehearse
+from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
+from spark_bridge import engine
+from spark_bridge.engine import Fragments
+from spark_bridge.fragment_runner import RunnerSettings
+from spark_bridge.rehearsal import is_settled
+
+
+@pytest.mark.parametrize(
+    ("taken_s", "settled"),
+    [
+        ([], False),
+        ([4.0], False),
+        ([4.0, 4.0], True),  # no faster: nothing is left to be learned
+        ([4.0, 1.5], False),
+        ([4.0, 1.5, 1.0, 0.9], False),
+        ([4.0, 1.5, 1.0, 0.98], True),
+        ([4.0, 1.5, 1.0, 2.0], True),
+        ([15.0, 8.0], True),  # a busy host: the move is waiting
+        ([61.0], True),
+        ([4.0 * 0.8**number for number in range(12)], True),
+    ],
+)
+def test_it_goes_on_as_long_as_that_makes_it_faster(taken_s: list[float], settled: bool) -> None:
+    assert is_settled(taken_s) is settled
+
+
+def test_only_the_newest_that_are_expected_are_kept_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready: list[str] = []
+
+    def make(_spark: object, spec: FragmentSpec, _schemas: object) -> SimpleNamespace:
+        ready.append(spec.fragment_id)
+        return SimpleNamespace(made_for=spec.fragment_id)
+
+    monkeypatch.setattr(engine, "rehearse", lambda *_: None)
+    monkeypatch.setattr(engine, "FragmentInput", make)
+    fragments = Fragments(cast(SparkSession, None), RunnerSettings(), lambda _: None, lambda: None)
+    for number in [*range(12), 6]:
+        spec = FragmentSpec(f"q-join{number}", "q", FragmentKind.JOIN, "SELECT 1", (PortSpec("in0", ("q-a",)),))
+        reply = fragments.carry_out(0, Rehearse(spec.fragment_id, 1, "n", spec, "/nowhere", ("{}",)))
+        assert reply.error is None
+    assert len(ready) == 13
+    assert list(fragments._prepared) == [f"q-join{number}" for number in (4, 5, 7, 8, 9, 10, 11, 6)]
