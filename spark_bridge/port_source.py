@@ -54,6 +54,10 @@ class PortSource:
         self._option = jvm.scala.Option.apply
         self._session: Any = spark._jsparkSession
         self._schema: Any = self._session.parseDataType(reader.schema.json())
+        #: The last answers. Py4J tells Java the name of an object that is answered, and in a thread of its own has Java
+        #: forget objects that Python has forgotten: Java may not have looked at the name yet, and then reads null.
+        self._offset: Any = None
+        self._batch: Any = None
 
     def relation(self) -> DataFrame:
         """The stream of what is read, as Spark's own sources make theirs."""
@@ -75,16 +79,19 @@ class PortSource:
         return None
 
     def deserializeOffset(self, text: str) -> Any:  # noqa: N802
-        return self._offset_of(text)
+        self._offset = self._offset_of(text)
+        return self._offset
 
     def getOffset(self) -> Any:  # noqa: N802
         offset = self._reader.next_offset()
-        return self._option(None if offset is None else self.deserializeOffset(offset))
+        self._offset = self._option(None if offset is None else self._offset_of(offset))
+        return self._offset
 
     def getBatch(self, start: Any, end: Any) -> Any:  # noqa: N802
         rows = self._reader.read(None if start.isEmpty() else start.get().json(), end.json())
         frame = self._spark.createDataFrame(rows, self._reader.schema)._jdf
-        return self._session.internalCreateDataFrame(frame.queryExecution().toRdd(), self._schema, True)
+        self._batch = self._session.internalCreateDataFrame(frame.queryExecution().toRdd(), self._schema, True)
+        return self._batch
 
     def commit(self, end: Any) -> None:
         self._reader.commit(end.json())

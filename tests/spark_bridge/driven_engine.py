@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import socket
 import subprocess
 import sys
@@ -137,9 +138,14 @@ class DrivenEngine:
             while not condition():
                 ended = self.process.poll()
                 if ended is not None or time.monotonic() > deadline:
-                    words = self.log.read_text(errors="replace")[-3000:]
-                    raise AssertionError(f"waited for: {what}; the engine's exit status is {ended}\n{words}")
+                    raise AssertionError(f"waited for: {what}; the engine's exit status is {ended}\n{self._words()}")
                 self._changed.wait(0.2)
+
+    def _words(self) -> str:
+        """Of the engine's log what went wrong first, which much may follow, and the end."""
+        log = self.log.read_text(errors="replace")
+        faults = [at.start() for at in re.finditer(r"^(.* ERROR |# |Caused by: )", log, re.MULTILINE)]
+        return "\n".join([*(log[at : at + 400] for at in faults[:10]), "...", log[-3000:]])
 
     def _read(self) -> None:
         decoder = msgspec.msgpack.Decoder(FromEngine)
