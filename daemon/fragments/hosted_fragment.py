@@ -136,6 +136,12 @@ class HostedFragment:
             return location.generation > known.generation
         return location.flight_address not in (None, known.flight_address)
 
+    def without_address(self) -> list[str]:
+        """Producers that no port here can be fed by as yet."""
+        producers = {producer for port in self.record.assignment.spec.ports for producer in port.producers}
+        known = {location.fragment_id for location in self.producers.values() if location.flight_address is not None}
+        return sorted(producers - known)
+
 
 class FragmentStore:
     """The folders of the hosted fragments, ``<state_dir>/fragments/<fragment id>``."""

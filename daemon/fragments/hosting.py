@@ -105,6 +105,7 @@ class Hosting:
                 self._fragments[fragment.fragment_id] = fragment
                 self._settle_soon(fragment)
             nursery.start_soon(self._reporting.run)
+            nursery.start_soon(self._linking.run, lambda: self.fragments)
             nursery.start_soon(self._leasing.run, lambda: self.fragments, self.permits.tell, self._suspend)
             task_status.started()
             try:

@@ -21,6 +21,8 @@ log = logging.getLogger("sbon.hosting")
 
 #: Between two questions about one producer.
 LOCATE_PAUSE_S = 1.0
+#: So often links are looked for that should be there.
+MISSING_PAUSE_S = 3.0
 
 
 class Linking:
@@ -44,6 +46,17 @@ class Linking:
         peers.handle(ConnectTo, self._connect_to)
         peers.handle(SetPorts, self._set_ports)
         peers.handle(ReadThrough, self._read_through)
+
+    async def run(self, fragments: Callable[[], list[HostedFragment]]) -> None:
+        """Ask for producers that were not up when they were last heard of. Whoever told that they are may have told us
+        while we were down, and an engine does not complain of a link that it never had."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(MISSING_PAUSE_S)
+                for fragment in fragments():
+                    if fragment.up:
+                        for producer in fragment.without_address():
+                            nursery.start_soon(self.locate, fragment, producer)
 
     async def _connect_to(self, message: ConnectTo, sender: str) -> Done:
         fragment = self._find(message.consumer)
@@ -116,7 +129,7 @@ class Linking:
     async def connect(self, fragment: HostedFragment, location: Location) -> None:
         """Feed all ports that read this producer."""
         if location.flight_address is None:
-            return  # its host tells when its engine is up
+            return  # its host tells when its engine is up; run() asks
         relay = fragment.relays.get(location.fragment_id)
         for port in fragment.record.assignment.spec.ports:
             if location.fragment_id in port.producers:
