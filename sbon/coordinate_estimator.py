@@ -81,15 +81,15 @@ OUTLIER_POWER = 2.0
 #: the median of the honest if a fifth are liars. It is looked at with each probe of a new node, then every few.
 USUAL_QUANTILE = 0.4
 #: So many of them are no outliers, unless they are off by more than MAX_ERROR: by chance more than a third may be lies.
-NOT_OUTLYING = 0.65
-RECENT_SAMPLES = 24
+NOT_OUTLYING = 0.6
+RECENT_SAMPLES = 64
 LEAST_SAMPLES = 6
 USUAL_EVERY = 8
-#: After so many probes the place is looked for anew, in so many rounds over the latest samples, and the new one taken
-#: if what is left over by those that agree is less than this share.
-SECOND_LOOKS = frozenset({32, 64, 96, 128, 160, 192})
+#: After each so many probes the place is looked for anew, in so many rounds over the latest samples, and the new one
+#: taken if what is left over by those that agree is less than this share.
+LOOK_EVERY = 32
 LOOKS = 3
-MUCH_BETTER = 0.6
+MUCH_BETTER = 0.7
 
 #: Inflation of the covariance with each sample: in the long run, more for a bad place, more for a young one; at most.
 FORGETTING = 0.02
@@ -192,13 +192,14 @@ class CoordinateEstimator:
         if is_tried is (self._trial is not None):  # a hint that has failed is left at once
             self._limit_step(before)
         self.coordinate = self._advertised()
-        if self.updates in SECOND_LOOKS and self._trial is None:
+        if self.updates % LOOK_EVERY == 0 and self._trial is None:
             self._look_again(rng)
         return self.coordinate
 
     def _look_again(self, rng: random.Random) -> None:
         """Find a place anew from the latest samples alone, and keep the one that most of them agree with by far better:
-        a node that took the wrong side in the beginning holds the honest for liars and never gets away."""
+        a node that took the wrong side in the beginning holds the honest for liars and never gets away, and one that
+        liars have led astray, slowly, finds back only in many small steps after they were found out."""
         kept = (self._place, self._covariance, self._error, self._samples, self._outlying, self.coordinate)
         before = self._lack_of_consensus()
         self._start(rng)
