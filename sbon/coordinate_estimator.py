@@ -12,7 +12,7 @@ and later ones little, without a schedule. Three things make it fit for an overl
   than is usual for us counts next to nothing (a redescending weight, as in Hampel's work). What is usual is a
   *quantile* of the latest samples, seen from where we are now: a minority of liars, however loud, cannot widen it,
   and as soon as the honest agree the liars are out. (A running estimate follows too slowly: while it was wide, liars
-  kept it so.) Where more than a third would be outliers, it is rather us who are wrong: so many never are,
+  kept it so.) Where more than two fifths would be outliers, it is rather us who are wrong: so many never are,
   unless they are off by more than their whole round trips.
 - *No word is trusted.* Another's claimed error can lower the weight of its sample, never raise it above what we allow
   ourselves. (With claimed errors taken at their word, 20 % of liars broke a new overlay by most attacks.)
