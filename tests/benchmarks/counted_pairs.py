@@ -7,7 +7,6 @@ follow each other without a gap, so do the rows of a key, in the order of the ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -54,28 +53,46 @@ class Pairs:
     wrong: str | None
 
 
+class PairsReader:
+    """Reads the sink's ``folder``, each file once: a run of hours has thousands of them.
+
+    What was read is gone over again by a new reader alone, which finds it, too, if a file was changed afterwards.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._last = ""  # the name of the newest file that was read
+        self._files = 0
+        self._due = list(range(KEYS))  # of each key, the number that comes next
+        self._newest: datetime | None = None
+        self._wrong: str | None = None
+
+    def read(self) -> Pairs:
+        """What there is now. Nothing is read after something was wrong."""
+        paths = sorted(self._folder.glob("*.parquet"))
+        new = [path for path in paths if path.name > self._last]
+        if self._wrong is None and len(paths) - len(new) != self._files:
+            self._wrong = f"{len(paths) - len(new)} files up to {self._last}, where {self._files} were before"
+        for path in new:
+            if self._wrong is not None:
+                break
+            self._wrong = self._take(path)
+            self._last, self._files = path.name, self._files + 1
+        pairs = (sum(self._due) - sum(range(KEYS))) // KEYS
+        return Pairs(pairs, self._newest, self._wrong)
+
+    def _take(self, path: Path) -> str | None:
+        """What is wrong with a batch. Spark promises no order of its rows: they are taken by number."""
+        for row in sorted(parquet.read_table(path).to_pylist(), key=lambda row: int(row["least"])):
+            key, n, least, greatest, total = (int(row[name]) for name in ("k", "n", "least", "greatest", "total"))
+            last = least + KEYS * (n - 1)
+            if least != self._due[key] or greatest != last or 2 * total != n * (least + last):
+                return f"{n} pairs from {least} to {greatest} with the sum {total}, where {self._due[key]} was due"
+            self._due[key] = last + KEYS
+            self._newest = row["start"] if self._newest is None else max(self._newest, row["start"])
+        return None
+
+
 def read_pairs(folder: Path) -> Pairs:
     """Reads all of the sink's ``folder``."""
-    due = list(range(KEYS))  # of each key, the number that comes next
-    newest = None
-    for row in _rows(folder):
-        key, n, least, greatest, total = (int(str(row[name])) for name in ("k", "n", "least", "greatest", "total"))
-        last = least + KEYS * (n - 1)
-        if least != due[key] or greatest != last or 2 * total != n * (least + last):
-            wrong = f"{n} pairs from {least} to {greatest} with the sum {total}, where {due[key]} was due"
-            return Pairs(_counted(due), newest, wrong)
-        due[key] = last + KEYS
-        start = row["start"]
-        assert isinstance(start, datetime)
-        newest = start if newest is None else max(newest, start)
-    return Pairs(_counted(due), newest, None)
-
-
-def _counted(due: list[int]) -> int:
-    return (sum(due) - sum(range(KEYS))) // KEYS
-
-
-def _rows(folder: Path) -> Iterator[dict[str, object]]:
-    """In the order of the batches. Within a batch Spark promises none: there by number."""
-    for path in sorted(folder.glob("*.parquet")):
-        yield from sorted(parquet.read_table(path).to_pylist(), key=lambda row: int(row["least"]))
+    return PairsReader(folder).read()

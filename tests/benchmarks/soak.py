@@ -25,7 +25,7 @@ import trio
 
 from daemon.demo.scenario import Scenario
 from spark_bridge.changing_folder import folder_bytes
-from tests.benchmarks.counted_pairs import counted_pairs, counting_stream, pairs_sink, read_pairs
+from tests.benchmarks.counted_pairs import PairsReader, counted_pairs, counting_stream, pairs_sink, read_pairs
 from tests.benchmarks.links.processes import proportional_bytes, tree
 from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, running_cluster
 
@@ -86,10 +86,11 @@ async def run(folder: Path, minutes: float, rows_per_s: int, move_every_s: float
     scenario = make_scenario(folder, rows_per_s)
     looks: list[Look] = []
     moves: list[float] = []
+    reader = PairsReader(folder / "pairs")
     async with running_cluster(scenario) as cluster, trio.open_nursery() as nursery:
         query_id = await cluster.submit(counted_pairs())
         with trio.fail_after(_FIRST_ROWS_WITHIN_S):
-            while not read_pairs(folder / "pairs").pairs:
+            while not reader.read().pairs:
                 await trio.sleep(1.0)
         pids = [daemon.process.pid for daemon in cluster.daemons.values()]
         nursery.start_soon(move_to_and_fro, cluster, query_id, move_every_s, moves)
@@ -98,7 +99,7 @@ async def run(folder: Path, minutes: float, rows_per_s: int, move_every_s: float
             await trio.sleep(_LOOK_EVERY_S)
             await cluster.check_runs(query_id)
             looks.append(await trio.to_thread.run_sync(look, scenario, pids))
-            found = read_pairs(folder / "pairs")
+            found = reader.read()
             print(f"{len(moves):4} moves  {found.pairs:9} pairs  {looks[-1]}", file=sys.stderr, flush=True)
             if found.wrong is not None:
                 break
