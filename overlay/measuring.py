@@ -28,6 +28,8 @@ ADVERTISE_ERROR = 0.1
 CHECK_POINTER_INTERVAL_S = 12.0
 #: A node with fewer probes than this is nowhere near its place: what it says of it is news each time.
 LOST_PROBES = 20
+#: Whose peers' samples are off by more than this, in the median, goes on to meet fresh ones as often as a new node.
+UNSURE_ERROR = 0.08
 #: A settled node looks this often whether it has moved: neighbours are not told more often anyway.
 MOVED_INTERVAL_S = NEWS_INTERVAL_S / 2
 
@@ -49,8 +51,7 @@ class Measuring(Neighbourhood):
     # --- asking
 
     def _probe(self, now: float) -> None:
-        is_new = self._estimator.is_settling
-        if (is_new or now >= self._fresh_at) and self._samples:
+        if (self._needs_variety or now >= self._fresh_at) and self._samples:
             self._fresh_at = now + (0.0 if self._links.are_few else self._config.fresh_peer_interval_s)
             doubtful = self._pointers.most_doubtful(now, self._sessions.is_open) if now >= self._check_at else None
             record = self._samples.popleft()[0] if doubtful is None else doubtful.record
@@ -73,6 +74,12 @@ class Measuring(Neighbourhood):
         )
         if chosen is not None:
             self._ping(chosen, is_probe=True)
+
+    @property
+    def _needs_variety(self) -> bool:
+        """Each probe is to go to a fresh node: this one is new, or its peers do not agree on where it is. By chance a
+        third of them may be liars, and go on to be."""
+        return self._estimator.is_settling or self._estimator.coordinate.error > UNSURE_ERROR
 
     def _ping(self, node_id: NodeId, *, is_probe: bool) -> None:
         link = self._links.table.get(node_id)

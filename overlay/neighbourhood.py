@@ -295,9 +295,9 @@ class Neighbourhood(Speech):
             return
         for packed, age_s in with_ages(reply.records[:EXCHANGE_RECORDS], reply.ages):
             self._consider_packed(packed, now, age_s)
-        for node_id, age_s in zip(self._asked_about.pop(sender, ()), reply.alive, strict=False):
-            if age_s != NOT_KNOWN:
-                self._pointers.hear(node_id, now - age_s)
+        for node_id, heard_s in zip(self._asked_about.pop(sender, ()), reply.alive, strict=False):
+            if heard_s != NOT_KNOWN:
+                self._pointers.hear(node_id, now - heard_s)
 
     # --- agreeing on links
 

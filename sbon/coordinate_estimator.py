@@ -200,8 +200,10 @@ class CoordinateEstimator:
         """Find a place anew from the latest samples alone, and keep the one that most of them agree with by far better:
         a node that took the wrong side in the beginning holds the honest for liars and never gets away, and one that
         liars have led astray, slowly, finds back only in many small steps after they were found out."""
-        kept = (self._place, self._covariance, self._error, self._samples, self._outlying, self.coordinate)
         before = self._lack_of_consensus()
+        if before < MIN_ERROR:  # as good as errors are told: nothing is by far better
+            return
+        kept = (self._place, self._covariance, self._error, self._samples, self._outlying, self.coordinate)
         self._start(rng)
         self._outlying = MAX_ERROR
         order = list(self._recent)

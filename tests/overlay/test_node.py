@@ -378,3 +378,23 @@ def test_nodes_of_another_kind_fit_in() -> None:
     network.start(0, kind=Quiet)
     assert isinstance(network.nodes[0], Quiet)
     assert random.Random(1).random() != network.nodes[0]._rng.random()
+
+
+def test_who_cannot_tell_where_it_is_goes_on_to_meet_fresh_nodes() -> None:
+    rng = random.Random(1)
+    nowhere = [[0.0] * 40 for _ in range(40)]  # no places explain these round trips
+    for i in range(40):
+        for j in range(i):
+            nowhere[i][j] = nowhere[j][i] = rng.uniform(20.0, 200.0)
+    somewhere = [row[:40] for row in truth.grid(7)[:40]]
+    settled, unsure = (_handshakes_of_settled_nodes(matrix) for matrix in (somewhere, nowhere))
+    assert unsure > 3 * settled
+
+
+def _handshakes_of_settled_nodes(matrix: list[list[float]]) -> int:
+    config = OverlayConfig(probe_interval_s=0.1, fresh_peer_interval_s=10.0)
+    network = full_mesh(matrix, config)
+    network.run(12.0)
+    before = sum(node.counters["sent.handshake"] for node in network.nodes.values())
+    network.run(3.0)
+    return sum(node.counters["sent.handshake"] for node in network.nodes.values()) - before
