@@ -73,4 +73,5 @@ def test_word_that_is_left_on_a_shelf_is_found_from_anywhere(ran: tuple[Run, Ove
     world.run(world.now + PATIENCE_S)
     holders = [[collector.found[key] for key in keys] for keys in asked]
     assert all(left & looked for left, looked in holders)
-    assert len(set().union(*(left for left, _ in holders))) > SHELVES, "the shelves stand at different nodes"
+    # Where regions are few and far apart, many shelves have the same nearest nodes: 14 to 24 are the nearest to any.
+    assert len(set().union(*(left for left, _ in holders))) > 3 * HOLDERS, "the shelves stand at different nodes"
