@@ -29,7 +29,7 @@ CHECK_POINTER_INTERVAL_S = 12.0
 #: A node with fewer probes than this is nowhere near its place: what it says of it is news each time.
 LOST_PROBES = 20
 #: Whose peers' samples are off by more than this, in the median, goes on to meet fresh ones as often as a new node.
-UNSURE_ERROR = 0.08
+UNSURE_ERROR = 0.06
 #: A settled node looks this often whether it has moved: neighbours are not told more often anyway.
 MOVED_INTERVAL_S = NEWS_INTERVAL_S / 2
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 #: No test asserts a time: on a busy machine any example may take longer than Hypothesis allows.
@@ -22,3 +24,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in REAL) and not item.path.is_relative_to(SIMULATED):
             item.add_marker(pytest.mark.xdist_group("real"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """What is marked ``untraced`` computes for long, on code that shorter tests run, too: tracing each line for the
+    coverage would make it three times as slow."""
+    tracing = Coverage.current() if item.get_closest_marker("untraced") else None
+    if tracing is not None:
+        tracing.stop()
+    try:
+        yield
+    finally:
+        if tracing is not None:
+            tracing.start()

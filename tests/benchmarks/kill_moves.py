@@ -41,6 +41,8 @@ from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, runni
 STEPS = ("announce", "prepare", "copy", "stop", "ship", "activate")
 VICTIMS = ("source daemon", "source engine", "target daemon", "target engine", "keeper daemon")
 _POLL_S = 0.1
+#: Events arrive within that.
+_NEWS_S = 2.0
 #: With real Spark.
 _WINDOW_S = 5
 _APART_S = 15
@@ -185,8 +187,11 @@ class Killing:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, fragment.fragment_id)
             async with trio.open_nursery() as both:
-                both.start_soon(self._kill_after, step, fragment.node, names[role], process, victim)
-                both.start_soon(self._ask, fragment.fragment_id, target, fragment.node)
+                waiting = trio.move_on_after(self.work.patience_s)
+                both.start_soon(self._kill_after, step, waiting, fragment.node, names[role], process, victim)
+                await self._ask(fragment.fragment_id, target, fragment.node)
+                # The move has ended, or was refused: what it has not come to yet, it will not come to.
+                waiting.deadline = min(waiting.deadline, trio.current_time() + _NEWS_S)
             nursery.cancel_scope.cancel()
         for site in sites:
             if self.cluster.daemons[site.name].process.poll() is not None:
@@ -205,10 +210,13 @@ class Killing:
             async with ControlClient.open(self.cluster.scenario.site(source).socket) as client:
                 await client.request(Migrate(fragment_id, target))
 
-    async def _kill_after(self, step: str, source: str, name: str, process: str, victim: str) -> None:
-        """Kill as soon as ``step`` is over, or some milliseconds later: in the middle of the next one."""
+    async def _kill_after(
+        self, step: str, waiting: trio.CancelScope, source: str, name: str, process: str, victim: str
+    ) -> None:
+        """Kill as soon as ``step`` is over, or some milliseconds later: in the middle of the next one. Also once
+        ``waiting`` is over."""
         reached = False
-        with suppress(SbonError, OSError), trio.move_on_after(self.work.patience_s):
+        with suppress(SbonError, OSError), waiting:
             newest = -1
             async with (
                 ControlClient.open(self.cluster.scenario.site(source).socket) as client,

@@ -381,6 +381,7 @@ def test_nodes_of_another_kind_fit_in() -> None:
     assert random.Random(1).random() != network.nodes[0]._rng.random()
 
 
+@pytest.mark.untraced
 def test_who_cannot_tell_where_it_is_goes_on_to_meet_fresh_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinate_estimator, "SETTLED_PROBES", 80)
     rng = random.Random(1)

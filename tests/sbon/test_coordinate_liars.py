@@ -17,6 +17,8 @@ from sbon.coordinate import Coordinate
 from sbon.coordinate_estimator import CoordinateEstimator
 from tests import truth
 
+pytestmark = pytest.mark.untraced
+
 NODES, LIARS, ROUNDS = 45, 9, 360
 CLAIMED_ERROR = 0.02
 #: What a liar at ``place`` claims in a round.

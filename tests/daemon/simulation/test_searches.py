@@ -18,6 +18,8 @@ from overlay.search import MAX_CONTACTS
 from overlay.shelves import HOLDERS, SHELVES, place_of
 from sbon.objectives import NearestTo
 
+pytestmark = pytest.mark.untraced
+
 
 @pytest.fixture(scope="module")
 def ran() -> tuple[Run, OverlayReport]:
