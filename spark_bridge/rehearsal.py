@@ -5,7 +5,7 @@ would be seconds without output if they began when the fragment's state is here.
 of the code, and that is the same when the fragment itself starts. It will go on from a checkpoint, of which reading is
 half of what there is to load: so does the rehearsal, from its own. And a Java machine that has just started compiles
 what it runs often: a start takes seconds the first time, and half a second the tenth. So it is started again and again,
-as long as that makes it faster.
+as long as that makes it faster. One start that is no faster says little on a busy host; two in a row do.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings
 _log = logging.getLogger(__name__)
 
 _WITHIN_S = 60.0
-#: The first two load what is needed. More are worth their time only as long as each is faster than those before.
+#: The first load what is needed. They are over when the last of them were no faster than those before.
 _LEAST_STARTS = 2
+_NO_FASTER_STARTS = 2
 _MOST_STARTS = 12
 _MORE_WITHIN_S = 20.0
 _STILL_FASTER = 0.95
@@ -63,7 +64,10 @@ def is_settled(taken_s: Sequence[float]) -> bool:
         return True
     if len(taken_s) < _LEAST_STARTS:
         return False
-    return taken_s[-1] > _STILL_FASTER * min(taken_s[:-1]) or sum(taken_s) > _MORE_WITHIN_S
+    if sum(taken_s) > _MORE_WITHIN_S:
+        return True
+    before_s, last_s = taken_s[:-_NO_FASTER_STARTS], taken_s[-_NO_FASTER_STARTS:]
+    return bool(before_s) and min(last_s) > _STILL_FASTER * min(before_s)
 
 
 def _run(spark: SparkSession, start: Instantiate, settings: RunnerSettings, deadline_s: float) -> None:
