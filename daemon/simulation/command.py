@@ -93,6 +93,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     overlay.add_argument("--jitter-ms", type=_not_negative, metavar="MS", default=0.0, help="mean of an exponential")
     overlay.add_argument("--churn-per-minute", type=_share, metavar="P", default=0.0, help="share that is replaced")
+    overlay.add_argument(
+        "--churn-from", type=_not_negative, metavar="M", default=1.0, help="minute of the first (default: 1)"
+    )
     overlay.add_argument("--crashes", type=_natural, metavar="K", default=0, help="single ones, one after the other")
     overlay.add_argument("--liars", type=_share, metavar="P", default=0.0, help="share of the nodes that lie together")
     overlay.add_argument(
@@ -235,6 +238,8 @@ def _config(settings: Sequence[str]) -> OverlayConfig:
 def simulate_overlay(arguments: argparse.Namespace) -> int:
     if arguments.arrivals >= arguments.minutes:
         raise SbonError(f"--arrivals {arguments.arrivals:g}: fewer than --minutes {arguments.minutes:g}")
+    if arguments.churn_per_minute and arguments.arrivals + arguments.churn_from >= arguments.minutes:
+        raise SbonError(f"--churn-from {arguments.churn_from:g}: the run ends before: give more --minutes")
     slices = load(arguments.rtt)
     share, loss = arguments.asymmetric_loss
     scenario = Scenario(
@@ -249,6 +254,7 @@ def simulate_overlay(arguments: argparse.Namespace) -> int:
         asymmetric_loss=loss,
         jitter_ms=arguments.jitter_ms,
         churn_per_minute=arguments.churn_per_minute,
+        churn_from_minute=arguments.churn_from,
         crashes=arguments.crashes,
         searches=arguments.searches,
         searches_per_minute=arguments.searches_per_minute,

@@ -54,6 +54,7 @@ class OverlayReport(msgspec.Struct, frozen=True):
     knn: SearchFigures | None
     usage_search: SearchFigures | None
     recall_by_minute: dict[str, tuple[float | None, ...]]
+    contacts_p99_by_minute: dict[str, tuple[float | None, ...]]
     detection_s: Delay | None
     false_removals: int
     removals: tuple[str, ...]

@@ -32,8 +32,6 @@ from overlay.node import Overlay
 START_S = 10.0
 #: Traffic at rest is measured from here on after the arrivals, or from a third of a shorter run.
 AT_REST_AFTER_S = 300.0
-#: Replacing begins so long after the arrivals: it is a living overlay that is to stand it.
-CHURN_AFTER_S = 60.0
 #: A crash needs this long to be seen by everybody: none is made later than this before the end.
 LAST_CRASH_BEFORE_END_S = 30.0
 INSPECTED_PER_S = 3
@@ -55,6 +53,8 @@ class Scenario:
     asymmetric_loss: float = 0.0
     jitter_ms: float = 0.0
     churn_per_minute: float = 0.0
+    #: Replacing begins so long after the arrivals: it is a living overlay that is to stand it.
+    churn_from_minute: float = 1.0
     crashes: int = 0
     liars: float = 0.0
     attack: str | None = None
@@ -119,7 +119,7 @@ class Run:
         arrived_s = 60.0 * scenario.arrival_minutes
         world.call_at(arrived_s + min(AT_REST_AFTER_S, (self._end_s - arrived_s) / 3.0), self.traffic.begin)
         if scenario.churn_per_minute > 0.0:
-            self._churn_later(arrived_s + CHURN_AFTER_S)
+            self._churn_later(arrived_s + 60.0 * scenario.churn_from_minute)
         first = arrived_s + max(START_S + 60.0, (self._end_s - arrived_s) / 4.0)
         last = self._end_s - LAST_CRASH_BEFORE_END_S
         for number in range(scenario.crashes):
@@ -223,6 +223,10 @@ class Run:
             usage_search=self.searches.figures("usage"),
             recall_by_minute={
                 kind: tuple(searches.recall(kind) for searches in self.searches_by_minute if searches.done)
+                for kind in KINDS
+            },
+            contacts_p99_by_minute={
+                kind: tuple(searches.contacts_p99(kind) for searches in self.searches_by_minute if searches.done)
                 for kind in KINDS
             },
             detection_s=self.deaths.result(),

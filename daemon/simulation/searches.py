@@ -147,6 +147,11 @@ class Searches:
         figures = self.figures(kind)
         return figures.recall_at_10 if figures else None
 
+    def contacts_p99(self, kind: str) -> float | None:
+        """Hosts asked, 99th percentile; None if nobody answered."""
+        figures = self.figures(kind)
+        return figures.contacts_p99 if figures else None
+
     def figures(self, kind: str) -> SearchFigures | None:
         answers, unfinished = self._answers[kind], self._unfinished[kind]
         count = len(answers) + unfinished

@@ -8,6 +8,7 @@ from daemon.simulation.latency import load
 from daemon.simulation.progress import Silent
 from daemon.simulation.scenario import Run, Scenario
 from overlay.config import OverlayConfig
+from overlay.search import MAX_CONTACTS
 
 #: Of 16 nodes that come within a minute there are twice as many each quarter of it.
 ARRIVALS = Scenario(
@@ -26,3 +27,6 @@ def test_twice_as_many_are_there_after_each_equal_time() -> None:
     assert report.knn is not None
     for recalls in report.recall_by_minute.values():
         assert len(recalls) == 1, "of the last minute are the figures at the end"
+    for contacts in report.contacts_p99_by_minute.values():
+        assert contacts[0] is not None
+        assert 1 <= contacts[0] <= MAX_CONTACTS

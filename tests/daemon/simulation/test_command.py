@@ -38,7 +38,8 @@ def without_wall_time(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_same_seed_gives_the_same_bytes_in_any_process() -> None:
-    faults = ("--loss", "0.05", "--jitter-ms", "3", "--churn-per-minute", "0.2", "--crashes", "1")
+    replaced = ("--churn-per-minute", "0.2", "--churn-from", "0.2")
+    faults = ("--loss", "0.05", "--jitter-ms", "3", "--crashes", "1", *replaced)
     first = report(*SMALL, *faults, hash_seed="1")
     second = report(*SMALL, *faults, hash_seed="2")
     assert without_wall_time(first) == without_wall_time(second)
@@ -57,6 +58,14 @@ def test_a_report_has_the_figures() -> None:
     assert figures["messages_per_node_per_s"] > 0.0
     assert figures["peers_per_node_max"] == 11
     assert figures["violations"] == []
+
+
+def test_nodes_are_replaced_from_a_given_minute_on() -> None:
+    words = (*SMALL, "--minutes", "2", "--churn-per-minute", "0.5", "--churn-from")
+    early, late = (report(*words, minute)["bytes_per_node_per_s_by_minute"] for minute in ("0", "1.1"))
+    calm = report(*SMALL, "--minutes", "2")["bytes_per_node_per_s_by_minute"]
+    assert late[0] == calm[0] != early[0]
+    assert late[1] != calm[1]
 
 
 def test_a_mix_of_faults_replays_too() -> None:
@@ -78,6 +87,7 @@ def test_the_seed_comes_first() -> None:
         (("overlay", "--rtt", "/nowhere.npz"), "cannot read /nowhere.npz"),
         (("overlay", "--set", "probe_interval_s=0"), "probe_interval_s must be more than 0"),
         (("overlay", "--set", "no_such=1"), "no_such"),
+        (("overlay", "--churn-per-minute", "0.1", "--churn-from", "5", "--minutes", "5"), "the run ends before"),
         (("faults", "--nodes", "1..2"), "2 to"),
     ],
 )
