@@ -49,7 +49,7 @@ from spark_bridge.flight_links import LinkServer, Served
 from spark_bridge.fragment_input import FragmentInput
 from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings, one_line
 from spark_bridge.processor_time import ProcessorTime, spent_by_tree_s
-from spark_bridge.rehearsal import rehearse
+from spark_bridge.rehearsal import Rehearsals
 from spark_bridge.relay import Relay
 from spark_bridge.replay_source import register_replay_source
 from spark_bridge.session import start_session
@@ -101,8 +101,7 @@ class Fragments:
         self._report_soon = report_soon
         self._runners: dict[str, FragmentRunner] = {}
         self._generations: dict[str, int] = {}
-        #: Signatures of the fragments that were here: the code of their plans is compiled.
-        self._compiled: set[str] = set()
+        self._rehearsals = Rehearsals(spark, settings)
         #: Of fragments that are about to arrive, the newest last.
         self._prepared: dict[str, FragmentInput] = {}
         self._folders: dict[str, Path] = {}
@@ -176,9 +175,7 @@ class Fragments:
                 runner = self._instantiate(command)
                 return EngineReply(call_id, output_schema=runner.output_schema, newest_batch=runner.newest_batch)
             case Rehearse():
-                if command.spec.signature() not in self._compiled:
-                    rehearse(self._spark, command, self._settings)
-                    self._compiled.add(command.spec.signature())
+                self._rehearsals.rehearse(command)
                 if command.spec.ports:
                     prepared = FragmentInput(self._spark, command.spec, command.port_schemas)
                     self._keep_prepared(command.fragment_id, prepared)
@@ -228,7 +225,6 @@ class Fragments:
         )
         self._runners[command.fragment_id] = runner
         self._folders[command.fragment_id] = Path(command.folder)
-        self._compiled.add(command.spec.signature())
         return runner
 
     def _migrate(self, command: Migrate) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,35 +37,51 @@ _STILL_FASTER = 0.95
 _POLL_S = 0.02
 
 
-def rehearse(spark: SparkSession, command: Rehearse, settings: RunnerSettings) -> None:
-    """Run the first batches of the fragment in ``command.folder``, and go on from there as after a move, until that
-    takes no less time than before; the folder is deleted, before and after.
+class Rehearsals:
+    """All that one engine has rehearsed, by what its plans look like."""
 
-    Raises SbonError if it cannot run here. On a busy host the rehearsal is left after a minute.
-    """
-    folder = Path(command.folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    spec = msgspec.structs.replace(command.spec, fragment_id=f"{command.fragment_id}-rehearsal")
-    start = Instantiate(spec.fragment_id, command.generation, command.owner, spec, command.folder, command.port_schemas)
-    began_s = time.monotonic()
-    taken_s: list[float] = []
-    try:
-        while not is_settled(taken_s):
-            started_s = time.monotonic()
-            _run(spark, start, settings, began_s + _WITHIN_S)
-            taken_s.append(time.monotonic() - started_s)
-    finally:
+    def __init__(self, spark: SparkSession, settings: RunnerSettings) -> None:
+        self._spark = spark
+        self._settings = settings
+        #: How long each start took, by the signature of what was started.
+        self._taken_s: defaultdict[str, list[float]] = defaultdict(list)
+
+    def rehearse(self, command: Rehearse) -> None:
+        """Run the first batches of the fragment in ``command.folder``, and go on from there as after a move, until that
+        takes no less time than before; the folder is deleted, before and after.
+
+        Raises SbonError if it cannot run here. On a busy host the rehearsal is left after a while, and goes on when the
+        next one of its kind is asked for.
+        """
+        folder = Path(command.folder)
         shutil.rmtree(folder, ignore_errors=True)
-    _log.info("rehearsed %s: %s s", command.fragment_id, ", ".join(f"{one_s:.2f}" for one_s in taken_s))
+        spec = msgspec.structs.replace(command.spec, fragment_id=f"{command.fragment_id}-rehearsal")
+        start = Instantiate(
+            spec.fragment_id, command.generation, command.owner, spec, command.folder, command.port_schemas
+        )
+        taken_s = self._taken_s[command.spec.signature()]
+        now_s: list[float] = []
+        began_s = time.monotonic()
+        try:
+            while not is_over(taken_s, sum(now_s)):
+                started_s = time.monotonic()
+                _run(self._spark, start, self._settings, began_s + _WITHIN_S)
+                now_s.append(time.monotonic() - started_s)
+                taken_s.append(now_s[-1])
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if now_s:
+            _log.info("rehearsed %s: %s s", command.fragment_id, ", ".join(f"{one_s:.2f}" for one_s in now_s))
 
 
-def is_settled(taken_s: Sequence[float]) -> bool:
-    """Whether one more start is not worth its time, after some that took so long."""
-    if sum(taken_s) > _WITHIN_S or len(taken_s) >= _MOST_STARTS:
+def is_over(taken_s: Sequence[float], spent_s: float) -> bool:
+    """Whether one more start is not worth its time. ``taken_s``: of all starts so far on this engine; ``spent_s``: on
+    those of this rehearsal."""
+    if spent_s > _WITHIN_S or len(taken_s) >= _MOST_STARTS:
         return True
     if len(taken_s) < _LEAST_STARTS:
         return False
-    if sum(taken_s) > _MORE_WITHIN_S:
+    if spent_s > _MORE_WITHIN_S:
         return True
     before_s, last_s = taken_s[:-_NO_FASTER_STARTS], taken_s[-_NO_FASTER_STARTS:]
     return bool(before_s) and min(last_s) > _STILL_FASTER * min(before_s)

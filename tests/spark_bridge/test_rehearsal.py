@@ -13,26 +13,30 @@ from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
 from spark_bridge import engine
 from spark_bridge.engine import Fragments
 from spark_bridge.fragment_runner import RunnerSettings
-from spark_bridge.rehearsal import is_settled
+from spark_bridge.rehearsal import Rehearsals, is_over
 
 
 @pytest.mark.parametrize(
-    ("taken_s", "settled"),
+    ("before_s", "now_s", "over"),
     [
-        ([], False),
-        ([4.0], False),
-        ([4.0, 4.0], True),  # no faster: nothing is left to be learned
-        ([4.0, 1.5], False),
-        ([4.0, 1.5, 1.0, 0.9], False),
-        ([4.0, 1.5, 1.0, 0.98], True),
-        ([4.0, 1.5, 1.0, 2.0], True),
-        ([15.0, 8.0], True),  # a busy host: the move is waiting
-        ([61.0], True),
-        ([4.0 * 0.8**number for number in range(12)], True),
+        ([], [], False),
+        ([], [4.0], False),
+        ([], [4.0, 4.0], False),
+        ([], [4.0, 4.0, 4.0], True),  # no faster twice: nothing is left to be learned
+        ([], [4.0, 1.5, 1.0, 0.98], False),  # no faster once: that may be chance
+        ([], [4.0, 1.5, 1.0, 2.0, 0.9], False),
+        ([], [4.0, 1.5, 1.0, 0.98, 1.1], True),
+        ([], [15.0, 8.0], True),  # a busy host: the move is waiting
+        ([15.0, 8.0], [], False),  # and goes on when it comes again
+        ([15.0, 8.0], [2.0], False),
+        ([4.0, 1.0], [1.0, 1.0], True),
+        ([4.0, 1.0, 1.0, 1.0], [], True),
+        ([], [61.0], True),
+        ([], [4.0 * 0.8**number for number in range(12)], True),
     ],
 )
-def test_it_goes_on_as_long_as_that_makes_it_faster(taken_s: list[float], settled: bool) -> None:
-    assert is_settled(taken_s) is settled
+def test_it_goes_on_as_long_as_that_makes_it_faster(before_s: list[float], now_s: list[float], over: bool) -> None:
+    assert is_over([*before_s, *now_s], sum(now_s)) is over
 
 
 def test_only_the_newest_that_are_expected_are_kept_ready(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +46,7 @@ def test_only_the_newest_that_are_expected_are_kept_ready(monkeypatch: pytest.Mo
         ready.append(spec.fragment_id)
         return SimpleNamespace(made_for=spec.fragment_id)
 
-    monkeypatch.setattr(engine, "rehearse", lambda *_: None)
+    monkeypatch.setattr(Rehearsals, "rehearse", lambda *_: None)
     monkeypatch.setattr(engine, "FragmentInput", make)
     fragments = Fragments(cast(SparkSession, None), RunnerSettings(), lambda _: None, lambda: None)
     for number in [*range(12), 6]:
