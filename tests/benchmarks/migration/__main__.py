@@ -3,10 +3,11 @@
     python -m tests.benchmarks.migration [--kinds join aggregate] [--state-mb 1 100] [--moves 20] [--plain 5] [--json]
 
 A join, or a windowed aggregate, keeps ``--state-mb`` of rows of 1,000 bytes, and puts out a row for each of a trickle,
-five a second. It moves to and fro; a *twin* with streams and state of its own stays. *Gap* is the longest time between
-two files of the sink around a move, less the median of such times at the twin; *downtime* what the daemons say, from
-the stop until the first batch elsewhere. *Plain*: the same gap where one plain Spark process stops the query and starts
-it again from its checkpoint, in the same session, ``--plain`` times; it is measured on its own.
+five a second. It moves to and fro; a *twin* with streams and state of its own stays. It runs on the same engines once
+the moves are over, since two queries would take all of two cores; or beside them (``--twin beside``). *Gap* is the
+longest time between two files of the sink around a move, less the median of such times at the twin; *downtime* what the
+daemons say, from the stop until the first batch elsewhere. *Plain*: the same gap where one plain Spark process stops
+the query and starts it again from its checkpoint, in the same session, ``--plain`` times; it is measured on its own.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ import msgspec
 import trio
 
 from daemon.control.client import ControlClient
+from daemon.control.messages import OperatorInfo
 from daemon.demo.scenario import Scenario
 from sbon.streams import SinkSpec
 from tests.benchmarks.migration.workload import HEAP_STORE, QUERIES, PlainJob, streams
 from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, running_cluster
 
 _SETTLE_S = 6.0
+#: A twin that runs on its own is looked at for so long.
+_TWIN_S = 40.0
 MB = 1_000_000
 #: Of plain Spark, which keeps its state there: two versions of it, and what a checkpoint takes.
 _HEAP_FOR_STATE = 8.0
@@ -46,7 +50,7 @@ class Settings:
     state_mb: float
     moves: int
     plain: int
-    twin: bool
+    twin_beside: bool
     memory_mb: int
     spark: dict[str, str]
 
@@ -85,55 +89,61 @@ async def move(cluster: Cluster, fragment_id: str, source: str, target: str) -> 
     return Move(began_s, ended_s, fields)
 
 
-def names(settings: Settings) -> tuple[str, ...]:
-    """Prefixes of the streams and sinks of each query: the one that moves, and its twin."""
-    return ("", "twin_") if settings.twin else ("",)
+#: Prefixes of the streams and sinks of each query: the one that moves, and its twin.
+_MOVING, _TWIN = "", "twin_"
 
 
 def make_scenario(folder: Path, settings: Settings) -> Scenario:
-    found = [streams(folder, settings.kind, int(settings.state_mb * MB), name) for name in names(settings)]
-    sinks = tuple(SinkSpec(f"{name}out", "parquet", {"path": str(folder / f"{name}out")}) for name in names(settings))
+    names = (_MOVING, _TWIN)
+    found = [streams(folder, settings.kind, int(settings.state_mb * MB), name) for name in names]
+    sinks = tuple(SinkSpec(f"{name}out", "parquet", {"path": str(folder / f"{name}out")}) for name in names)
     field = Role("field", accepts_operators=False, streams=tuple(itertools.chain.from_iterable(found)))
     return make_cluster_scenario(folder, (Role("office", sinks=sinks), field, Role("hub")), _RTT_MS)
 
 
-async def until_it_has(cluster: Cluster, out: Path, query_id: str, kind: str, state_bytes: float) -> str:
-    """Until the state is there and results come; the fragment's id."""
+async def submit(cluster: Cluster, name: str, settings: Settings) -> str:
+    text = QUERIES[settings.kind].format(lefts=f"{name}lefts", rights=f"{name}rights")
+    return await cluster.submit(f"INSERT INTO {name}out {text}")
+
+
+async def until_it_has(cluster: Cluster, out: Path, query_id: str, settings: Settings) -> OperatorInfo:
+    """Until the state is there and results come; what moves."""
     while True:
         operators = await cluster.operators(query_id)
-        found = next(operator for operator in operators.values() if operator.kind == kind)
-        if found.state_bytes >= state_bytes and len(file_times_s(out)) >= 10:
-            return found.fragment_id
+        found = next(operator for operator in operators.values() if operator.kind == settings.kind)
+        if found.state_bytes >= settings.state_mb * MB * 0.5 and len(file_times_s(out)) >= 10:
+            return found
         await trio.sleep(0.5)
 
 
 async def run_moves(folder: Path, settings: Settings) -> dict[str, object]:
-    sql = QUERIES[settings.kind]
     done: list[Move] = []
     engine = {"trigger_ms": 500, "memory_mb": settings.memory_mb, "spark": settings.spark}
     scenario = make_scenario(folder, settings)
+    out, twin_out = folder / f"{_MOVING}out", folder / f"{_TWIN}out"
     async with running_cluster(scenario, {site.name: engine for site in scenario.sites}) as cluster:
-        queries = {}
-        for name in names(settings):
-            text = sql.format(lefts=f"{name}lefts", rights=f"{name}rights")
-            queries[name] = await cluster.submit(f"INSERT INTO {name}out {text}")
-        for name in reversed(names(settings)):
-            fragment_id = await until_it_has(
-                cluster, folder / f"{name}out", queries[name], settings.kind, settings.state_mb * MB * 0.5
-            )
-        at = (await cluster.operators(queries[""]))[fragment_id].node
+        query_id = await submit(cluster, _MOVING, settings)
+        twin_id = await submit(cluster, _TWIN, settings) if settings.twin_beside else None
+        if twin_id is not None:
+            await until_it_has(cluster, twin_out, twin_id, settings)
+        fragment = await until_it_has(cluster, out, query_id, settings)
+        at = fragment.node
         other = "office" if at == "hub" else "hub"
         for _ in range(settings.moves):
             await trio.sleep(_SETTLE_S)
-            done.append(await move(cluster, fragment_id, at, other))
+            done.append(await move(cluster, fragment.fragment_id, at, other))
             at, other = other, at
         await trio.sleep(_SETTLE_S)
-        for query_id in queries.values():
-            await cluster.cancel(query_id)
-    times_s = file_times_s(folder / "out")
-    twin_s = file_times_s(folder / f"{names(settings)[-1]}out")
-    began_s = done[0].began_s
-    usual_s = usual_gap_s([at_s for at_s in twin_s if at_s > began_s])
+        await cluster.cancel(query_id)
+        twin_from_s = done[0].began_s
+        if twin_id is None:
+            twin_id = await submit(cluster, _TWIN, settings)
+            await until_it_has(cluster, twin_out, twin_id, settings)
+            twin_from_s = time.time()
+            await trio.sleep(_TWIN_S)
+        await cluster.cancel(twin_id)
+    times_s = file_times_s(out)
+    usual_s = usual_gap_s([at_s for at_s in file_times_s(twin_out) if at_s > twin_from_s])
     gaps_ms = [(longest_gap_s(times_s, one.began_s, one.ended_s) - usual_s) * 1000.0 for one in done]
     downtimes_ms = [float(str(one.fields["downtime_ms"])) for one in done]
     return {
@@ -186,7 +196,7 @@ def main() -> int:
     parser.add_argument("--state-mb", nargs="+", type=float, default=[1.0, 100.0])
     parser.add_argument("--moves", type=int, default=20)
     parser.add_argument("--plain", type=int, default=5, help="restarts of plain Spark; 0: none")
-    parser.add_argument("--no-twin", action="store_true", help="take the fragment's own usual gap instead")
+    parser.add_argument("--twin", choices=("after", "beside"), default="after", help="when it runs (default: after)")
     parser.add_argument("--memory-mb", type=int, default=512, help="heap of each engine")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="of the engines")
     parser.add_argument("--json", action="store_true", help="print one line for each")
@@ -197,7 +207,7 @@ def main() -> int:
             state_mb,
             arguments.moves,
             arguments.plain,
-            not arguments.no_twin,
+            arguments.twin == "beside",
             arguments.memory_mb,
             dict(setting.split("=", 1) for setting in arguments.conf),
         )
