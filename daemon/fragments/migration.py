@@ -13,8 +13,8 @@ asked, and until it answers the fragment rests: it is never lost and never runs 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
@@ -118,12 +118,13 @@ class _Move:
                 await self._peers.ask(self._target, self._preparation(granted), Done, START_TIMEOUT_S)
             with self._step("copy"):
                 await self._copy_ahead()
-            stopped_s = trio.current_time()
-            with self._step("stop"):
-                state_bytes = await self._hosting.stop(fragment)
-            with self._step("ship"):
-                shipping = True
-                await self._ship(granted)
+            async with self._alone_with_target():
+                stopped_s = trio.current_time()
+                with self._step("stop"):
+                    state_bytes = await self._hosting.stop(fragment)
+                with self._step("ship"):
+                    shipping = True
+                    await self._ship(granted)
         except SbonError as error:
             stays = await self._stays()
             if stays or not shipping or not isinstance(error, UnavailableError):
@@ -166,16 +167,32 @@ class _Move:
     async def _copy_ahead(self) -> None:
         """Most of the state, while the fragment goes on; again, as long as much has changed meanwhile. Without it the
         move only takes longer."""
-        try:
-            with self._hosting.reading_snapshots(self._fragment):
-                for _ in range(MOST_COPIES):
+        with self._copying():
+            for _ in range(MOST_COPIES):
+                async with self._fragment.copies.turn(self._target):
                     if await self._copy_once() < MUCH_BYTES:
                         return
+
+    @asynccontextmanager
+    async def _alone_with_target(self) -> AsyncIterator[None]:
+        """Inside the block nobody else sends the target anything of the fragment. It may be a replica, too, and get a
+        state that has just been compacted: all of it anew, for which the fragment would rest."""
+        async with self._fragment.copies.turn(self._target):
+            with self._copying():
+                if self._fragment.snapshot is not None:
+                    await self._copy_once()
+            yield
+
+    @contextmanager
+    def _copying(self) -> Iterator[None]:
+        try:
+            with self._hosting.reading_snapshots(self._fragment):
+                yield
         except (SbonError, OSError) as error:
             log.info("no state of %s goes ahead: %s", self._fragment.fragment_id, error)
 
     async def _copy_once(self) -> int:
-        """What the target does not have of a snapshot. Returns its bytes."""
+        """What the target does not have of a snapshot, in our turn. Returns its bytes."""
         fragment = self._fragment
         snapshot = await self._hosting.snapshot(fragment)
         if snapshot is None:

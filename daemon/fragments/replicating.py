@@ -197,7 +197,8 @@ class Replicating:
     async def _ship(self, host: str, fragment: HostedFragment, stay: _Stay, snapshot: SnapshotTaken) -> None:
         assignment, spark = fragment.record.assignment, fragment.spark_version
         try:
-            await stay.copies.send(self._peers, self._parcels, host, assignment, snapshot, spark, SHIP_TIMEOUT_S)
+            async with stay.copies.turn(host):
+                await stay.copies.send(self._peers, self._parcels, host, assignment, snapshot, spark, SHIP_TIMEOUT_S)
         except SbonError as error:
             log.info("%s does not keep the state of %s: %s", self._peers.name(host), fragment.fragment_id, error)
             return

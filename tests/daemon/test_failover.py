@@ -11,6 +11,7 @@ import trio
 
 from daemon.config import FailoverConfig
 from daemon.control.messages import Cancel, OperatorInfo
+from daemon.fragments.migration import _Move
 from daemon.fragments.preparing import Preparing
 from daemon.peering import parcels
 from daemon.peering.query_messages import PrepareEngine
@@ -249,3 +250,31 @@ async def test_without_a_majority_of_its_keepers_a_query_stops_and_goes_on_when_
         await eventually(cluster.all_running)
         [node] = [name for name, fragments in cluster.folders().items() if fragment in fragments]
         assert (await cluster.union()).node == node
+
+
+async def test_a_fragment_goes_on_while_its_replica_is_on_the_way_to_where_it_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may be all of its state, and take seconds."""
+    async with running_cluster(tmp_path) as cluster, trio.open_nursery() as nursery:
+        fragment_id = (await begin_on_hub(cluster)).fragment_id
+        target = cluster.daemons["sink"].overlay.record.node_id
+        fragment = cluster.daemons["hub"].query_service.hosting.find(fragment_id)
+        assert fragment is not None
+        up: list[bool] = []
+
+        async def send_for_long(task_status: trio.TaskStatus[None]) -> None:
+            async with fragment.copies.turn(target):
+                task_status.started()
+                await trio.sleep(1.0)
+                up.append(fragment.up)
+
+        copy_ahead = _Move._copy_ahead
+
+        async def then_a_replica_is_sent(move: _Move) -> None:
+            await copy_ahead(move)
+            await nursery.start(send_for_long)
+
+        monkeypatch.setattr(_Move, "_copy_ahead", then_a_replica_is_sent)
+        assert "moved from hub to sink" in await cluster.migrate(fragment_id, "sink")
+        assert up == [True]
