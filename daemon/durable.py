@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 _SYNCS_AT_ONCE = 8
@@ -25,6 +27,15 @@ def remove_durably(path: Path) -> None:
     """Delete the file at ``path``, if it is there, so that it stays deleted."""
     path.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def remove_at_once(folder: Path) -> None:
+    """Delete ``folder``, if it is there, in one step for whoever looks: nobody takes what is left of it for all."""
+    gone = folder.with_name(f".{folder.name}.gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import trio
 
+from daemon.durable import remove_at_once
 from daemon.events import Events
 from daemon.fragments.engine_news import START_TIMEOUT_S, EngineNews
 from daemon.fragments.engine_supervisor import EngineSupervisor
@@ -333,8 +334,8 @@ class Hosting:
                 await self._supervisor.call(command)
             except SbonError as error:
                 log.warning("the engine does not let go of %s: %s", fragment.fragment_id, error)
-        for gone in (folder, self.permits.snapshots / fragment.fragment_id):
-            await trio.to_thread.run_sync(partial(shutil.rmtree, gone, ignore_errors=True))
+        await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+        await trio.to_thread.run_sync(remove_at_once, self.permits.snapshots / fragment.fragment_id)
         fragment.up = False
         self._supervisor.forget_status(fragment.fragment_id)
         del self._fragments[fragment.fragment_id]

@@ -201,7 +201,8 @@ class Digests:
         self._known: dict[str, tuple[tuple[int, int, int], str]] = {}
 
     def of(self, folder: Path, without: Container[str] = ()) -> dict[str, str]:
-        """Path within ``folder`` -> digest, of all files in it but those."""
+        """Path within ``folder`` -> digest, of all files in it but those. FileNotFoundError if it is deleted meanwhile
+        (:func:`daemon.durable.remove_at_once`): what was seen of it may be a part."""
         found: dict[str, tuple[tuple[int, int, int], str]] = {}
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()
@@ -210,6 +211,7 @@ class Digests:
                 version = (status.st_ino, status.st_mtime_ns, status.st_size)
                 known = self._known.get(name)
                 found[name] = known if known is not None and known[0] == version else (version, _digest(path))
+        folder.stat()
         self._known = found
         return {name: digest for name, (_, digest) in found.items()}
 

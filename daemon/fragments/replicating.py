@@ -8,11 +8,11 @@ name those who have caught up, and not to name those who are lost.
 from __future__ import annotations
 
 import logging
-import shutil
 from pathlib import Path
 
 import trio
 
+from daemon.durable import remove_at_once
 from daemon.events import Events
 from daemon.fragments.engine_supervisor import EngineSupervisor
 from daemon.fragments.hosted_fragment import HostedFragment
@@ -299,4 +299,4 @@ def _delete_older(snapshot: Path) -> None:
     """The snapshots beside this one that are older; their names are batch ids."""
     for other in snapshot.parent.iterdir():
         if other.name.isdigit() and int(other.name) < int(snapshot.name):
-            shutil.rmtree(other, ignore_errors=True)
+            remove_at_once(other)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from daemon.durable import remove_at_once
 from daemon.fragments.replica_store import Digests, ReplicaStore
 from daemon.peering.folder_transfer import new_digest
 from daemon.peering.keeper_messages import StoreReplica
@@ -104,6 +106,29 @@ def test_a_replica_that_is_damaged_is_found(tmp_path: Path) -> None:
     kept.unlink()
     assert again.find_damage("q1-join1") == f"{kept} is damaged on this host's disk: No such file or directory"
     assert again.find_damage("q2-join1") is None
+
+
+def test_what_is_left_of_a_deleted_state_is_not_taken_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replica would be without the rest, and whole by its own account."""
+    snapshot = tmp_path / "7"
+    (snapshot / "state").mkdir(parents=True)
+    for name in ("a", "b"):
+        (snapshot / "state" / name).write_text(name)
+    remove_tree = shutil.rmtree
+    digests: list[dict[str, str]] = []
+
+    def look_when_half_is_gone(folder: Path, ignore_errors: bool) -> None:
+        if folder.exists():
+            (folder / "state" / "a").unlink()
+            with pytest.raises(FileNotFoundError):
+                digests.append(Digests().of(snapshot))
+        remove_tree(folder, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", look_when_half_is_gone)
+    remove_at_once(snapshot)
+    assert list(tmp_path.iterdir()) == []
+    assert digests == []
+    remove_at_once(snapshot)  # there is none
 
 
 def test_a_digest_tells_contents_apart(tmp_path: Path) -> None:
