@@ -110,7 +110,7 @@ class Fragments:
 
     def carry_out(self, call_id: int, command: Command) -> EngineReply:
         """Do what ``command`` says and answer it; errors become a reply, not an exception."""
-        with self._turns[command.fragment_id]:
+        with self._turns[_whose(command)]:
             try:
                 self._check_generation(command)
                 return self._dispatch(call_id, command)
@@ -175,8 +175,7 @@ class Fragments:
                 runner = self._instantiate(command)
                 return EngineReply(call_id, output_schema=runner.output_schema, newest_batch=runner.newest_batch)
             case Rehearse():
-                self._rehearsals.rehearse(command)
-                if command.spec.ports:
+                if self._rehearsals.rehearse(command) and command.spec.ports:
                     prepared = FragmentInput(self._spark, command.spec, command.port_schemas)
                     self._keep_prepared(command.fragment_id, prepared)
             case Permit():
@@ -219,6 +218,7 @@ class Fragments:
             folder = str(snapshot.folder)
             self._tell(SnapshotTaken(command.fragment_id, command.generation, snapshot.batch_id, folder))
 
+        self._rehearsals.leave(command.fragment_id)
         prepared = self._prepared.pop(command.fragment_id, None)
         runner = FragmentRunner(
             self._spark, command, self._settings, link_lost, snapshot_taken, self._report_soon, prepared
@@ -248,6 +248,11 @@ class Fragments:
         if runner is None:
             raise SbonError(f"{fragment_id} does not run here")
         return runner
+
+
+def _whose(command: Command) -> str:
+    """Those of one fragment are carried out one after the other. A rehearsal is somebody else's."""
+    return f"{command.fragment_id}-rehearsal" if isinstance(command, Rehearse) else command.fragment_id
 
 
 def _failed(call_id: int, command: Command, error: str) -> EngineReply:

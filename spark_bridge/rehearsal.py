@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -45,13 +46,15 @@ class Rehearsals:
         self._settings = settings
         #: How long each start took, by the signature of what was started.
         self._taken_s: defaultdict[str, list[float]] = defaultdict(list)
+        #: Those that go on, by fragment; set: it is wanted no longer.
+        self._under_way: dict[str, threading.Event] = {}
 
-    def rehearse(self, command: Rehearse) -> None:
+    def rehearse(self, command: Rehearse) -> bool:
         """Run the first batches of the fragment in ``command.folder``, and go on from there as after a move, until that
-        takes no less time than before; the folder is deleted, before and after.
+        takes no less time than before; the folder is deleted, before and after. One at a time for each fragment.
 
-        Raises SbonError if it cannot run here. On a busy host the rehearsal is left after a while, and goes on when the
-        next one of its kind is asked for.
+        Returns whether the fragment is still to come. Raises SbonError if it cannot run here. On a busy host the
+        rehearsal is left after a while, and goes on when the next one of its kind is asked for.
         """
         folder = Path(command.folder)
         shutil.rmtree(folder, ignore_errors=True)
@@ -62,16 +65,26 @@ class Rehearsals:
         taken_s = self._taken_s[command.spec.signature()]
         now_s: list[float] = []
         began_s = time.monotonic()
+        has_come = self._under_way[command.fragment_id] = threading.Event()
         try:
             while not is_over(taken_s, sum(now_s)):
                 started_s = time.monotonic()
-                _run(self._spark, start, self._settings, began_s + _WITHIN_S)
+                _run(self._spark, start, self._settings, began_s + _WITHIN_S, has_come)
+                if has_come.is_set():
+                    break
                 now_s.append(time.monotonic() - started_s)
                 taken_s.append(now_s[-1])
         finally:
+            del self._under_way[command.fragment_id]
             shutil.rmtree(folder, ignore_errors=True)
         if now_s:
             _log.info("rehearsed %s: %s s", command.fragment_id, ", ".join(f"{one_s:.2f}" for one_s in now_s))
+        return not has_come.is_set()
+
+    def leave(self, fragment_id: str) -> None:
+        """The fragment itself has come: it does not wait until its rehearsal, for its replica say, is over."""
+        if under_way := self._under_way.get(fragment_id):
+            under_way.set()
 
 
 def is_over(taken_s: Sequence[float], spent_s: float) -> bool:
@@ -87,7 +100,9 @@ def is_over(taken_s: Sequence[float], spent_s: float) -> bool:
     return bool(before_s) and min(last_s) > _STILL_FASTER * min(before_s)
 
 
-def _run(spark: SparkSession, start: Instantiate, settings: RunnerSettings, deadline_s: float) -> None:
+def _run(
+    spark: SparkSession, start: Instantiate, settings: RunnerSettings, deadline_s: float, has_come: threading.Event
+) -> None:
     """Start it from its folder, and stop it once it has run a batch; of a new stateful one the second, too, which has
     no input and drops what the watermark has passed."""
     runner = FragmentRunner(
@@ -99,6 +114,7 @@ def _run(spark: SparkSession, start: Instantiate, settings: RunnerSettings, dead
         while runner.newest_batch < until_batch and time.monotonic() < deadline_s:
             if not runner.runs():
                 raise SbonError(runner.status().error or f"{start.fragment_id} does not run here")
-            time.sleep(_POLL_S)
+            if has_come.wait(_POLL_S):
+                return
     finally:
         runner.stop()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 
-from sbon.engine_messages import Rehearse
+from sbon.engine_messages import Instantiate, Rehearse
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
-from spark_bridge import engine
+from spark_bridge import engine, rehearsal
 from spark_bridge.engine import Fragments
 from spark_bridge.fragment_runner import RunnerSettings
 from spark_bridge.rehearsal import Rehearsals, is_over
@@ -39,6 +41,34 @@ def test_it_goes_on_as_long_as_that_makes_it_faster(before_s: list[float], now_s
     assert is_over([*before_s, *now_s], sum(now_s)) is over
 
 
+def test_who_has_come_does_not_wait_for_its_rehearsal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A replica may be rehearsed when its fragment comes, by a move or because its host is lost."""
+    rehearsed, began = threading.Event(), threading.Event()
+
+    def run(*arguments: object) -> None:
+        began.set()
+        assert isinstance(arguments[-1], threading.Event)
+        if arguments[-1].wait(60.0):
+            rehearsed.set()
+
+    def make(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(output_schema="", newest_batch=-1)
+
+    monkeypatch.setattr(rehearsal, "_run", run)
+    monkeypatch.setattr(engine, "FragmentRunner", make)
+    monkeypatch.setattr(engine, "FragmentInput", lambda *_: pytest.fail("it is here already"))
+    fragments = Fragments(cast(SparkSession, None), RunnerSettings(), lambda _: None, lambda: None)
+    spec = FragmentSpec("q-join1", "q", FragmentKind.JOIN, "SELECT 1", (PortSpec("in0", ("q-a",)),))
+    rehearse = Rehearse("q-join1", 1, "n", spec, str(tmp_path / "rehearsal"), ("{}",))
+    thread = threading.Thread(target=fragments.carry_out, args=(0, rehearse))
+    thread.start()
+    assert began.wait(60.0)
+    reply = fragments.carry_out(1, Instantiate("q-join1", 1, "n", spec, str(tmp_path / "it"), ("{}",)))
+    assert reply.error is None
+    thread.join(60.0)
+    assert rehearsed.is_set()
+
+
 def test_only_the_newest_that_are_expected_are_kept_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     ready: list[str] = []
 
@@ -46,7 +76,7 @@ def test_only_the_newest_that_are_expected_are_kept_ready(monkeypatch: pytest.Mo
         ready.append(spec.fragment_id)
         return SimpleNamespace(made_for=spec.fragment_id)
 
-    monkeypatch.setattr(Rehearsals, "rehearse", lambda *_: None)
+    monkeypatch.setattr(Rehearsals, "rehearse", lambda *_: True)
     monkeypatch.setattr(engine, "FragmentInput", make)
     fragments = Fragments(cast(SparkSession, None), RunnerSettings(), lambda _: None, lambda: None)
     for number in [*range(12), 6]:
