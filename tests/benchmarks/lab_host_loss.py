@@ -73,7 +73,9 @@ class Arriving:
             self.next_at_s = time.monotonic() + DAY_S
 
     def end(self) -> None:
+        """All that is left at once; no day of it comes again, in the place of them all."""
         self.feed.put(self.next_day, END_DAY, last=True)
+        self.until_day = self.next_day
 
 
 class HostLoss:
