@@ -30,11 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """What is marked ``untraced`` computes for long, on code that shorter tests run, too: tracing each line for the
     coverage would make it three times as slow."""
-    tracing = Coverage.current() if item.get_closest_marker("untraced") else None
-    if tracing is not None:
-        tracing.stop()
+    tracing: list[Coverage] = []
+    while item.get_closest_marker("untraced") and (running := Coverage.current()) is not None:
+        running.stop()
+        tracing.append(running)
     try:
         yield
     finally:
-        if tracing is not None:
-            tracing.start()
+        for stopped in reversed(tracing):
+            stopped.start()
