@@ -32,6 +32,8 @@ HOURS = 24
 SKEW = timedelta(hours=3)  # site b runs ahead of site a by this much event time
 #: Nothing later happens before the join has moved, however long that takes.
 HELD_AT = START + timedelta(hours=8)
+#: Nor does a end before the join was killed; all of b is earlier, and is read by then.
+A_HELD_AT = START + timedelta(hours=23, minutes=30)
 SPEEDUP = HOURS * 3600 / 30
 
 
@@ -72,7 +74,8 @@ def source(folder: Path, name: str, **options: str) -> FragmentSpec:
 
 def plan(folder: Path) -> tuple[FragmentSpec, ...]:
     # b's events are due three hours of event time before a's: a starts that much later.
-    a = source(folder, "a", start_delay_s=str(SKEW.total_seconds() / SPEEDUP))
+    held = {"hold_at": A_HELD_AT.isoformat(), "hold_until": str(folder / "killed")}
+    a = source(folder, "a", start_delay_s=str(SKEW.total_seconds() / SPEEDUP), **held)
     b = source(folder, "b")
     join = FragmentSpec(
         "q-join1",
@@ -151,6 +154,7 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
             )
             second.process.send_signal(signal.SIGKILL)
             second.process.wait()
+            (tmp_path / "killed").touch()
         with DrivenEngine(tmp_path / "second", module=TRACED) as second:
             second.start(join, 2, port_schemas=described, consumers=(cursor_name(aggregate.fragment_id, "in0"),))
             connect(second, join, "in0", a.fragment_id, first, generation=2)
