@@ -30,10 +30,13 @@ def remove_durably(path: Path) -> None:
 
 
 def remove_at_once(folder: Path) -> None:
-    """Delete ``folder``, if it is there, in one step for whoever looks: nobody takes what is left of it for all."""
+    """Delete ``folder``, if it is there, in one step for whoever looks: nobody takes what is left of it for all.
+
+    What the disk refuses to let go stays, whole.
+    """
     gone = folder.with_name(f".{folder.name}.gone")
     shutil.rmtree(gone, ignore_errors=True)
-    with suppress(FileNotFoundError):
+    with suppress(OSError):
         folder.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
 
