@@ -1,4 +1,5 @@
-"""Tests run in two processes (bootstrap.py test): those on real sockets and clocks one by one, all in one of them."""
+"""Tests run in two processes (bootstrap.py test): those of daemons on real sockets and clocks one by one in one of
+them, and beside them those of Spark, one by one, before all that only computes."""
 
 from __future__ import annotations
 
@@ -14,16 +15,19 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 HERE = Path(__file__).parent
-#: They wait more than they compute, and would disturb each other: ports, Spark, the lab's namespaces.
-REAL = [HERE / name for name in ("daemon", "end_to_end", "lab", "spark_bridge")]
+#: Group of what would disturb each other: real daemons wait more than they compute, and share ports and the lab's
+#: namespaces; one session of Spark after the other is enough for a processor. xdist begins with the largest groups, so
+#: that the tests of Spark run beside those of tests/daemon, whose engines are fakes.
+GROUPS = {"daemon": "real", "end_to_end": "real", "lab": "real", "spark_bridge": "spark"}
 #: Virtual time, and processor time only.
 SIMULATED = HERE / "daemon" / "simulation"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in REAL) and not item.path.is_relative_to(SIMULATED):
-            item.add_marker(pytest.mark.xdist_group("real"))
+        group = GROUPS.get(item.path.relative_to(HERE).parts[0])
+        if group is not None and not item.path.is_relative_to(SIMULATED):
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(wrapper=True)
