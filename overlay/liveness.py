@@ -136,9 +136,8 @@ class Liveness(Measuring):
     def _go_on_checking(self, now: float) -> None:
         pings, dead = self._checks.due(now)
         for node_id, relayed in pings:
-            if not self._sessions.is_open(node_id):
-                link = self._links.table[node_id]
-                self._sessions.connect(link.record.address, now, node_id)
+            # It may have forgotten the session: then it hears no ping, but a HELLO.
+            self._sessions.knock(self._links.table[node_id].record.address, now, node_id)
             if relayed:
                 self._ask_a_helper(node_id)
             else:

@@ -5,8 +5,8 @@ WELCOME: who *it* is, a fresh salt of its own, and a proof that it has the keys 
 session is open for the first; an empty sealed datagram opens it for the second, who until then holds it as *tentative*
 and goes on with what it had. So nobody can close or replace a session by repeating somebody's old HELLO.
 
-* Both at once: if each has a HELLO on its way to the other, the one of the smaller node id is answered and the other
-  is ignored. Ignored means ignored: it is repeated, so if the winner is not heard the loser's turn comes.
+* Both at once: if each has a HELLO on its way to the other, the one of the smaller node id is answered. To the other
+  one it is said again, as it may have got lost; once it is given up, the loser's turn comes.
 * New keys for the same boot replace the old ones, which still open what is on its way for a while. A new boot replaces
   the sessions of the boot before; an older boot than the open one is refused while that one is in use (a clock may have
   been set back, so not for ever).
@@ -171,6 +171,14 @@ class Sessions:
             self._attempts[address] = self._attempt_by_index[index] = attempt
             self._send_hello(attempt, now)
 
+    def knock(self, address: Address, now: float, node_id: NodeId) -> None:
+        """Have ``node_id`` answer, if it lives: a handshake if no session is open, one HELLO more if one is under way.
+        By itself a handshake says hello four times, which is enough for who need not be found."""
+        if (attempt := self._attempts.get(address)) is not None:
+            self._output.send(attempt.hello, address, "hello_sent")
+        elif node_id not in self._peers:
+            self.connect(address, now, node_id)
+
     def seal(self, node_id: NodeId, body: bytes, now: float) -> bytes:
         """A datagram for ``node_id``. Raises UnavailableError if no session is open, ValueError if ``body`` is over
         MAX_BODY_BYTES."""
@@ -330,8 +338,8 @@ class Sessions:
         try:
             claims = self._suite.check(hello[HELLO_HEAD_BYTES:], now)
             self._check_claims(claims.node_id, claims.boot_id, now)
-            if self._ours_counts(claims.node_id, source):
-                self.counters["crossed"] += 1
+            if (ours := self._that_counts(claims.node_id, source)) is not None:
+                self._output.send(ours.hello, source, "crossed")
                 return
             answer = self._answers.get(claims.node_id)
             if answer is None or answer.hello != hello:
@@ -352,10 +360,11 @@ class Sessions:
         elif boot_id < current.boot_id and now - current.used_at < IN_USE_S:
             raise RefusedError(Refusal.OLD_BOOT)
 
-    def _ours_counts(self, node_id: NodeId, source: Address) -> bool:
-        """Whether a HELLO of ours is on its way to the same node, and takes precedence over theirs."""
+    def _that_counts(self, node_id: NodeId, source: Address) -> Attempt | None:
+        """The HELLO of ours that is on its way to the same node, if it takes precedence over theirs."""
         attempt = self._attempts.get(source)
-        return attempt is not None and attempt.expected in (None, node_id) and self.node_id < node_id
+        counts = attempt is not None and attempt.expected in (None, node_id) and self.node_id < node_id
+        return attempt if counts else None
 
     def _answer(self, hello: bytes, remote_index: int, source: Address, claims: Claims, now: float) -> Answer:
         index, salt = self._new_index(), self._suite.salt()

@@ -268,6 +268,28 @@ def test_two_nodes_behind_lossy_accesses_do_not_give_each_other_up(seed: int) ->
     assert network.is_complete()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_one_that_has_forgotten_its_session_and_hears_little_is_not_given_up(seed: int) -> None:
+    network = full_mesh([row[:8] for row in truth.cloud_regions(8)], OverlayConfig(), seed)
+    for other in range(1, 8):
+        network.path_loss[other, 0] = 0.7
+    network.run(120.0)
+    deaf = network.nodes[0]
+    shake_hands = deaf._sessions.connect
+    for other in range(1, 8):
+        # It has parted with that node, and its goodbye was lost; by itself it does not look for it again.
+        deaf._remove_link(id_of(other))
+        deaf._prober.forget(id_of(other))
+        deaf._close(id_of(other))
+    deaf._sessions.connect = lambda *_: None  # type: ignore[method-assign]
+    deaf._links.accepts = lambda *_: (False, None)  # type: ignore[method-assign]
+    network.run(10.0)
+    deaf._sessions.connect = shake_hands  # type: ignore[method-assign]
+    given_up = [event for other in range(1, 8) for event in network.happened(other, MemberFailed)]
+    assert not given_up
+    assert any(network.happened(other, MemberSuspected) for other in range(1, 8)), "they doubted it"
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_partition_heals(seed: int) -> None:
     network = full_mesh(FIVE, seed=seed)

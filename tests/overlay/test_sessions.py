@@ -227,6 +227,34 @@ def test_both_at_once_converge_to_one_session(make: MakeNode, latency_steps: int
     assert [len(node.heard) for node in (a, b)] == [1, 1]
 
 
+def test_who_must_be_found_is_said_hello_to_more_often(make: MakeNode) -> None:
+    a, b = make(1), make(2)
+    wire = Wire(a, b)
+    a.sessions.knock(b.address, 0.0, b.node_id)
+    assert len(wire.collect()) == 1, "as if it had been asked to connect"
+    for _ in range(5):
+        a.sessions.knock(b.address, 0.0, b.node_id)
+    assert {data for _, data, _ in wire.collect()} == {wire.sent[0][1]}
+    assert len(wire.sent) == 6, "none of them has come"
+    a.sessions.knock(b.address, 0.0, b.node_id)
+    wire.settle()
+    assert a.sessions.is_open(b.node_id)
+    before = len(wire.sent)
+    a.sessions.knock(b.address, 0.0, b.node_id)
+    wire.settle()
+    assert len(wire.sent) == before, "it was found"
+
+
+def test_a_hello_that_counts_less_tells_that_ours_was_lost(make: MakeNode) -> None:
+    a, b = sorted((make(1), make(2)), key=lambda node: node.node_id)
+    wire = Wire(a, b)
+    a.sessions.connect(b.address, 0.0, b.node_id)
+    wire.collect()
+    b.sessions.connect(a.address, 0.0, a.node_id)
+    wire.settle()
+    assert [len(node.opened()) for node in (a, b)] == [1, 1], "at once, not when the HELLO was to be repeated"
+
+
 def test_a_restarted_peer_is_met_again(make: MakeNode) -> None:
     a, b, wire = pair(make)
     wire.nodes[b.address] = b = make(2, boot=2)
