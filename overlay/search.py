@@ -27,6 +27,9 @@ from sbon.objectives import Objective
 #: Hosts asked in all, and at the same time once the best known has been asked.
 MAX_CONTACTS = 20
 PARALLEL = 3
+#: For each that turns out to be dead another one is asked, up to so many more: else hosts that nobody has asked, some
+#: of them dead, too, would be part of the result.
+MOST_REPLACED = 10
 #: A host is stepped over after as long as so many predicted round trips take (two are needed, one to shake hands), and
 #: a bit, where both places are known that well; and after so long at the latest.
 ROUND_TRIPS = 4.0
@@ -85,6 +88,7 @@ class Search:
         self._patience_s = patience_s
         self._here = here if here is not None and here.error <= PREDICTS_BELOW else None
         self._max_contacts = max_contacts
+        self._most_contacts = max_contacts + MOST_REPLACED
         self._most_known = min(most_known, MAX_KNOWN)
         self._found: dict[NodeId, _Found] = {}
         self._dead: set[NodeId] = set()
@@ -136,6 +140,7 @@ class Search:
         if self.answered(node_id):
             self._found.pop(node_id, None)
             self._dead.add(node_id)
+            self._max_contacts = min(self._max_contacts + 1, self._most_contacts)
 
     def expire(self, now: float) -> None:
         """Step over those whose answers are late, and give up those that were stepped over long ago."""

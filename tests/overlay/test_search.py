@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.records import NodeRecord
-from overlay.search import BY_COST, MAX_CONTACTS, MAX_FOUND, MAX_K, PARALLEL, WIDTH, Search
+from overlay.search import BY_COST, MAX_CONTACTS, MAX_FOUND, MAX_K, MOST_REPLACED, PARALLEL, WIDTH, Search
 from sbon.coordinate import Coordinate
 from sbon.objectives import NearestTo
 from tests.overlay.fake_network import fake_record, id_of
@@ -145,6 +145,20 @@ def test_it_ends_when_all_that_are_known_were_asked_or_enough_were() -> None:
     assert finish(search_among()) == 0
 
 
+@pytest.mark.parametrize(("dead", "contacts"), [(1, 8), (3, 10), (30, 7 + MOST_REPLACED)])
+def test_for_each_that_is_dead_another_one_is_asked(dead: int, contacts: int) -> None:
+    search = search_among(*[host(index, float(index)) for index in range(1, 60)], k=10, max_contacts=7)
+    failures = 0
+    while not search.is_over:
+        for node_id in asked(search):
+            if failures < dead:
+                failures += 1
+                search.failed(node_id)
+            else:
+                assert search.answered(node_id)
+    assert search.contacts == contacts
+
+
 def test_of_three_one_is_asked_that_is_far_from_those_who_were() -> None:
     crowd = [host(index, 10.0 + index / 100.0) for index in range(1, WIDTH + 5)]
     elsewhere = host(50, -15.0)
@@ -199,7 +213,7 @@ def test_the_result_is_the_best_of_those_it_heard_of(k: int, hosts: int, rng: ra
     alive = sorted(TARGET.cost(record) for record in known if record.node_id not in dead)
     assert costs == alive[: len(costs)]
     assert len(costs) == min(k, len(alive)) or hosts > MAX_FOUND
-    assert search.contacts <= MAX_CONTACTS
+    assert search.contacts <= MAX_CONTACTS + min(len(dead), MOST_REPLACED)
 
 
 def test_who_is_near_is_waited_for_less_long() -> None:
