@@ -249,6 +249,7 @@ class Overlay(Talk):
     ) -> int:
         """Look for the ``k`` hosts of least objective, this one among them. Ends with a SearchFinished of the id
         that is returned. ``known``: hosts that the caller knows to be near the goal, the ends of its streams, say.
+        At most ``max_contacts`` hosts are asked, and another one for each that is dead, up to MOST_REPLACED.
         ``is_lookup``: this node looks for its own nearest; it and those that it asks get to know each other, and there
         is no event.
 

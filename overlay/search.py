@@ -88,7 +88,6 @@ class Search:
         self._patience_s = patience_s
         self._here = here if here is not None and here.error <= PREDICTS_BELOW else None
         self._max_contacts = max_contacts
-        self._most_contacts = max_contacts + MOST_REPLACED
         self._most_known = min(most_known, MAX_KNOWN)
         self._found: dict[NodeId, _Found] = {}
         self._dead: set[NodeId] = set()
@@ -140,7 +139,6 @@ class Search:
         if self.answered(node_id):
             self._found.pop(node_id, None)
             self._dead.add(node_id)
-            self._max_contacts = min(self._max_contacts + 1, self._most_contacts)
 
     def expire(self, now: float) -> None:
         """Step over those whose answers are late, and give up those that were stepped over long ago."""
@@ -155,7 +153,7 @@ class Search:
         """The hosts to ask now. They count as contacts from here on, once each."""
         chosen = [self._found[node_id].record for node_id in self._repeat if node_id in self._late]
         self._repeat.clear()
-        while len(self._waiting) < (PARALLEL if self._ahead() is None else 1) and self.contacts < self._max_contacts:
+        while len(self._waiting) < (PARALLEL if self._ahead() is None else 1) and self.contacts < self._allowed:
             best = self._chosen()
             if best is None:
                 break
@@ -164,6 +162,10 @@ class Search:
             self._waiting[best.record.node_id] = now + self._step_over_s(best.record)
             chosen.append(best.record)
         return chosen
+
+    @property
+    def _allowed(self) -> int:
+        return self._max_contacts + min(len(self._dead), MOST_REPLACED)
 
     def _chosen(self) -> _Found | None:
         """Whom to ask now."""
@@ -223,7 +225,7 @@ class Search:
         """Whether nobody is waited for, nobody is left to be asked, and nobody late belongs to the result."""
         if self._waiting:
             return False
-        if self.contacts < self._max_contacts and (self._next(True) or self._next(False)):
+        if self.contacts < self._allowed and (self._next(True) or self._next(False)):
             return False
         return not self._late or self._late.keys().isdisjoint(self._best())
 

@@ -362,9 +362,8 @@ class Sessions:
 
     def _that_counts(self, node_id: NodeId, source: Address) -> Attempt | None:
         """The HELLO of ours that is on its way to the same node, if it takes precedence over theirs."""
-        attempt = self._attempts.get(source)
-        counts = attempt is not None and attempt.expected in (None, node_id) and self.node_id < node_id
-        return attempt if counts else None
+        attempt = self._attempts.get(source) if self.node_id < node_id else None
+        return attempt if attempt is not None and attempt.expected in (None, node_id) else None
 
     def _answer(self, hello: bytes, remote_index: int, source: Address, claims: Claims, now: float) -> Answer:
         index, salt = self._new_index(), self._suite.salt()

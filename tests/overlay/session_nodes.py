@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from daemon.simulation.plain_suite import FakeSuite
 from overlay.certificates import Certificate, Trust
@@ -128,3 +129,25 @@ class Wire:
         self.settle()
         assert a.sessions.is_open(b.node_id)
         assert b.sessions.is_open(a.node_id)
+
+
+MakeNode = Callable[..., SessionNode]
+
+
+def fake_node(number: int, boot: int = 1) -> SessionNode:
+    return SessionNode(number, boot=boot)
+
+
+def open_node(number: int, boot: int = 1) -> SessionNode:
+    return SessionNode(number, trust=Trust(is_open=True), boot=boot)
+
+
+def member(number: int, boot: int = 1) -> SessionNode:
+    return SessionNode(number, trust=cluster_trust(number), boot=boot)
+
+
+def pair(make: MakeNode = fake_node) -> tuple[SessionNode, SessionNode, Wire]:
+    a, b = make(1), make(2)
+    wire = Wire(a, b)
+    wire.open(a, b)
+    return a, b, wire
