@@ -6,6 +6,7 @@ overlay at random, and brings fresh nodes to probe and to link with.
 
 from __future__ import annotations
 
+import math
 import random
 
 import msgspec
@@ -19,15 +20,13 @@ from overlay.records import NodeRecord, Status
 from overlay.sessions import Sessions
 from sbon.coordinate import MAX_ERROR, Coordinate
 from sbon.coordinate_estimator import CoordinateEstimator
-from sbon.update_filter import UpdateFilter
+from sbon.update_filter import LOST_PROBES, UpdateFilter
 
 #: An error estimate is advertised anew when it changed by this much.
 ADVERTISE_ERROR = 0.1
 #: Now and then the probe of a fresh node sees whether a pointer is right; the others go to random nodes, which tell
 #: most about our own place.
 CHECK_POINTER_INTERVAL_S = 12.0
-#: A node with fewer probes than this is nowhere near its place: what it says of it is news each time.
-LOST_PROBES = 20
 #: Whose peers' samples are off by more than this, in the median, goes on to meet fresh ones as often as a new node.
 UNSURE_ERROR = 0.06
 #: A settled node looks this often whether it has moved: neighbours are not told more often anyway.
@@ -155,15 +154,23 @@ class Measuring(Neighbourhood):
 
     def _advertise_if_moved(self, now: float) -> None:
         """The advertised coordinate stays until we have really moved (DESIGN: Cost space)."""
-        estimator, advertised = self._estimator, self._own.coordinate
-        place = self._update_filter.take(estimator.coordinate, is_settling=estimator.is_settling)
+        estimator, news, advertised = self._estimator, self._update_filter, self._own.coordinate
+        was_lost = not news.has_found
+        place = news.take(estimator.coordinate, estimator.updates)
+        if was_lost and news.has_found:
+            self._place_found(now)
         if now < self._moved_at:
             return
         self._moved_at = now if estimator.is_settling else now + MOVED_INTERVAL_S
-        if abs(place.error - advertised.error) >= ADVERTISE_ERROR or self._update_filter.is_news(
+        if abs(place.error - advertised.error) >= ADVERTISE_ERROR or news.is_news(
             place, ((link.record.coordinate, link.away_ms) for link in self._links.table.values())
         ):
             self._change_own(coordinate=place)
             self._links.moved(place)
             # What nobody can have heard of is no better known for being newer.
             self._moved_at = now if estimator.updates < LOST_PROBES else now + NEWS_INTERVAL_S
+
+    def _place_found(self, now: float) -> None:
+        """This node is new, and knows from now on where it is: neighbours hear of it at once."""
+        for link in self._links.table.values():
+            link.news_at = -math.inf

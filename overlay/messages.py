@@ -150,11 +150,15 @@ class SearchRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):
 
 
 class SearchReply(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """The answerer itself, and the best of whom it knows and the asker does not, as many as fit a datagram."""
+    """The answerer itself, and the best of whom it knows and the asker does not, as many as fit a datagram.
+
+    ``ages``: as in :class:`ExchangeReply`.
+    """
 
     search_id: int
     record: Packed
     records: tuple[Packed, ...]
+    ages: bytes = b""
 
 
 def fitting(known: Iterable[tuple[Packed, float]], room: int) -> tuple[tuple[Packed, ...], bytes]:

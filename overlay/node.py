@@ -33,6 +33,7 @@ from overlay.messages import (
     id_end,
     id_ends,
     is_newer,
+    with_ages,
 )
 from overlay.packing import unpack
 from overlay.records import Address, NodeRecord, Status
@@ -249,7 +250,7 @@ class Overlay(Talk):
     ) -> int:
         """Look for the ``k`` hosts of least objective, this one among them. Ends with a SearchFinished of the id
         that is returned. ``known``: hosts that the caller knows to be near the goal, the ends of its streams, say.
-        At most ``max_contacts`` hosts are asked, and another one for each that is dead, up to MOST_REPLACED.
+        At most ``max_contacts`` hosts are asked, and others for each that is dead, MOST_MORE at most.
         ``is_lookup``: this node looks for its own nearest; it and those that it asks get to know each other, and there
         is no event.
 
@@ -271,13 +272,11 @@ class Overlay(Talk):
             is_lookup=is_lookup,
         )
         search.know(self._own, asked=True)
-        for record, _, _ in self._known_to_others():
-            search.know(record)
-        for record, _ in self._samples:
-            search.know(record)
-        for record in known:
+        for record, _, age_s in self._known_to_others():
+            search.know(record, now - age_s)
+        for record in [*(sample for sample, _ in self._samples), *known]:
             if record.node_id != self._own.node_id:
-                search.know(record)
+                search.know(record, now)
         self._next_search_id += 1
         self._searches[self._next_search_id] = search
         self._go_on_searching(self._next_search_id, now)
@@ -295,6 +294,10 @@ class Overlay(Talk):
         if not self._links.are_few and len(self._searches) < MAX_SEARCHES:
             self.search(NearestTo(self._own.coordinate, self._own.node_id), 1, now, is_lookup=True)
 
+    def _place_found(self, now: float) -> None:
+        super()._place_found(now)
+        self._lookup_at = now
+
     def _go_on_searching(self, search_id: int, now: float) -> None:
         search = self._searches[search_id]
         search.expire(now)
@@ -311,15 +314,19 @@ class Overlay(Talk):
         if search is None:
             return
         answerer = self._introduced(sender, reply.record)
-        heard = [answerer, *(unpack(packed, self._config.dimensions) for packed in reply.records)]
+        named = [
+            (unpack(packed, self._config.dimensions), now - age_s)
+            for packed, age_s in with_ages(reply.records, reply.ages)
+        ]
         if not search.answered(sender):
             return
         if search.is_lookup:
             self._consider(answerer, reply.record, now)
-        for record in heard:
+        search.know(answerer, now, asked=True)
+        for record, alive_at in named:
             # What we found dead, or know better, is not taken from others.
             if record.node_id not in self._lost:
-                search.know(record, asked=record.node_id in (sender, self._own.node_id))
+                search.know(record, alive_at, asked=record.node_id == self._own.node_id)
         self._go_on_searching(reply.search_id, now)
 
     def _answer_search(self, sender: NodeId, request: SearchRequest, now: float) -> None:
@@ -339,8 +346,8 @@ class Overlay(Talk):
         by_guide = _ranked(guide.cost(record) for record, _, _ in known)
         order = dict.fromkeys(index for pair in zip(by_cost, by_guide, strict=True) for index in pair)
         best: Iterable[tuple[Packed, float]] = ((known[index][1], known[index][2]) for index in order)
-        records, _ = fitting(best, MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed))
-        self._send(sender, SearchReply(request.search_id, self._packed, records))
+        records, ages = fitting(best, MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed))
+        self._send(sender, SearchReply(request.search_id, self._packed, records, ages))
 
     def _is_awaited(self, node_id: NodeId) -> bool:
         return any(search.waits_for(node_id) for search in self._searches.values())

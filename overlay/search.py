@@ -8,8 +8,10 @@ Hosts are named in answers in turns by the objective and by its *guide* (:mod:`s
 best need not be the best themselves. So at first the search *walks*: it asks whoever is better by the guide than all
 that have answered, one at a time, since each answer tells whom to ask next. Then PARALLEL are asked at a time: two in
 three of them are the best known, the third is, among the good ones, the one that is farthest from all that were asked.
-For where many hosts are, the best known are neighbours of each other, and all of them know the same ones. Asking the
-best also makes sure that they live, and brings what they say about themselves now.
+For where many hosts are, the best known are neighbours of each other, and all of them know the same ones.
+
+Asking the best also makes sure that they live, and brings what they say about themselves now. If that was a while ago
+when nobody else is left to be asked, they are asked once more.
 """
 
 from __future__ import annotations
@@ -26,16 +28,22 @@ from sbon.objectives import Objective
 
 #: Hosts asked in all, and at the same time once the best known has been asked.
 MAX_CONTACTS = 20
-PARALLEL = 3
-#: For each that turns out to be dead another one is asked, up to so many more: else hosts that nobody has asked, some
-#: of them dead, too, would be part of the result.
-MOST_REPLACED = 10
+PARALLEL = 4
+#: For each that turns out to be dead so many others are asked, up to so many more in all. Where hosts die, others have
+#: come, and what is said of the rest is out of date, too.
+PER_DEAD = 2
+MOST_MORE = 10
 #: A host is stepped over after as long as so many predicted round trips take (two are needed, one to shake hands), and
 #: a bit, where both places are known that well; and after so long at the latest.
-ROUND_TRIPS = 4.0
-LEAST_STEP_OVER_S = 0.3
+ROUND_TRIPS = 3.0
+LEAST_STEP_OVER_S = 0.2
 STEP_OVER_S = 1.0
 PREDICTS_BELOW = 0.3
+#: One that is late and of which nothing was heard for so long is given up after so long already.
+LONG_SILENT_S = 10.0
+DOUBTED_PATIENCE_S = 1.0
+#: Those of the best that have answered longer ago are asked once more at the end.
+FRESH_S = 1.5
 #: A search is over when so many of the best, or ``k`` if that is more, have been asked.
 WIDTH = 16
 #: Hosts remembered while a search is under way: no fewer than so many contacts name.
@@ -55,6 +63,8 @@ class _Found:
     record: NodeRecord
     cost: float
     guide_cost: float
+    #: When it surely was alive, by the asker's clock.
+    alive_at: float
     asked: bool = False
 
 
@@ -93,14 +103,17 @@ class Search:
         self._dead: set[NodeId] = set()
         #: The least guide cost of those that have answered.
         self._reached = math.inf
+        #: Whether the best were asked once more. A lookup needs no more than that they have heard of the asker.
+        self._is_repeated = is_lookup
         #: When those are stepped over that are waited for, and when those are given up that were stepped over.
         self._waiting: dict[NodeId, float] = {}
         self._late: dict[NodeId, float] = {}
         #: Those stepped over just now: question or answer may have been lost, and they are asked once more.
         self._repeat: list[NodeId] = []
 
-    def know(self, record: NodeRecord, *, asked: bool = False) -> None:
-        """Take in a host that somebody, or this node itself (``asked``), knows of."""
+    def know(self, record: NodeRecord, alive_at: float = math.inf, *, asked: bool = False) -> None:
+        """Take in a host that somebody, or this node itself (``asked``), knows of; it surely was alive at ``alive_at``,
+        as it is by default."""
         node_id = record.node_id
         found = self._found.get(node_id)
         if found is not None:
@@ -108,8 +121,10 @@ class Search:
                 found.record = record
                 found.cost, found.guide_cost = self.objective.cost(record), self._guide.cost(record)
             found.asked = found.asked or asked
+            found.alive_at = max(found.alive_at, alive_at)
         elif node_id not in self._dead:
-            self._found[node_id] = _Found(record, self.objective.cost(record), self._guide.cost(record), asked)
+            cost, guide_cost = self.objective.cost(record), self._guide.cost(record)
+            self._found[node_id] = _Found(record, cost, guide_cost, alive_at, asked)
             if len(self._found) > MAX_FOUND:
                 self._drop_worst()
 
@@ -144,10 +159,15 @@ class Search:
         """Step over those whose answers are late, and give up those that were stepped over long ago."""
         for node_id in [node_id for node_id, deadline in self._waiting.items() if deadline <= now]:
             del self._waiting[node_id]
-            self._late[node_id] = now + self._patience_s
+            self._late[node_id] = now + self._patience_with(node_id, now)
             self._repeat.append(node_id)
         for node_id in [node_id for node_id, deadline in self._late.items() if deadline <= now]:
             self.failed(node_id)
+
+    def _patience_with(self, node_id: NodeId, now: float) -> float:
+        found = self._found.get(node_id)
+        is_doubted = self._is_repeated or (found is not None and found.alive_at < now - LONG_SILENT_S)
+        return min(self._patience_s, DOUBTED_PATIENCE_S) if is_doubted else self._patience_s
 
     def to_ask(self, now: float) -> list[NodeRecord]:
         """The hosts to ask now. They count as contacts from here on, once each."""
@@ -159,13 +179,24 @@ class Search:
                 break
             best.asked = True
             self.contacts += 1
-            self._waiting[best.record.node_id] = now + self._step_over_s(best.record)
-            chosen.append(best.record)
+            chosen.append(self._ask(best, now))
+        if self.is_over and not self._is_repeated:
+            self._is_repeated = True
+            chosen += [self._ask(found, now) for found in self._outdated(now)]
         return chosen
+
+    def _ask(self, found: _Found, now: float) -> NodeRecord:
+        self._waiting[found.record.node_id] = now + self._step_over_s(found.record)
+        return found.record
+
+    def _outdated(self, now: float) -> list[_Found]:
+        """The best that answered a while ago: they may have died since, or moved."""
+        best = heapq.nsmallest(WIDTH, ((found.cost, node_id, found) for node_id, found in self._found.items()))
+        return [found for cost, _, found in best if cost < math.inf and found.asked and found.alive_at < now - FRESH_S]
 
     @property
     def _allowed(self) -> int:
-        return self._max_contacts + min(len(self._dead), MOST_REPLACED)
+        return self._max_contacts + min(PER_DEAD * (len(self._dead) + len(self._late)), MOST_MORE)
 
     def _chosen(self) -> _Found | None:
         """Whom to ask now."""
@@ -213,7 +244,9 @@ class Search:
     def _next(self, guided: bool) -> _Found | None:
         """The best not asked yet, if it is among the best WIDTH: nothing better, we trust, is behind the others."""
         costed = [
-            (found.guide_cost if guided else found.cost, node_id, found) for node_id, found in self._found.items()
+            (found.guide_cost if guided else found.cost, node_id, found)
+            for node_id, found in self._found.items()
+            if node_id not in self._late
         ]
         best = heapq.nsmallest(max(WIDTH, self._k), costed)
         # Where nobody known fits yet, any host may know of one that does.

@@ -18,6 +18,8 @@ MOST_SEARCHED_ENDPOINTS = 5
 MAX_RATE_BYTES_PER_S = 1e15
 MAX_LOAD_SCALE_MS = 1e6
 MAX_OPTIMISM = 10.0
+#: Nobody can say how far away a node is that has not found its own place yet: further than all that have.
+LOST_RTT_MS = 10_000.0
 #: Nothing is assumed to cost less than a tenth of what is predicted.
 MOST_OPTIMISM = 0.9
 
@@ -94,7 +96,9 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
     node_id: str = ""
 
     def rtt_ms(self, host: Host) -> float:
-        """Predicted round trip from ``host``; 0 to itself."""
+        """Predicted round trip from ``host``; 0 to itself, and very long from one that has not found its place yet."""
+        if host.coordinate.error >= MAX_ERROR and self.node_id != host.node_id:
+            return LOST_RTT_MS
         if not self.node_id:
             return self.place.distance_ms(host.coordinate.vector_ms)
         return 0.0 if self.node_id == host.node_id else self.place.rtt_ms(host.coordinate)
@@ -118,7 +122,7 @@ class LeastUsage(msgspec.Struct, frozen=True, array_like=True, tag=1):
         if not host.accepts_operators:
             return math.inf
         cost = load_cost(self.input_rate_bytes_per_s, load_ms(host.load, self.load_scale_ms, self.load_scaling))
-        usage = sum(link_usage(end.rate_bytes_per_s, end.rtt_ms(host)) for end in self.endpoints)
+        usage = sum([link_usage(end.rate_bytes_per_s, end.rtt_ms(host)) for end in self.endpoints])
         return cost + usage * (1.0 - min(MOST_OPTIMISM, self.optimism * host.coordinate.error))
 
     def guide(self) -> AlikeTo:

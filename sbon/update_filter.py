@@ -1,8 +1,9 @@
 """What of a moving coordinate is advertised, and when: others need not hear of every sample (DESIGN: Cost space).
 
 A place that follows every sample trembles, and news of it would be most of what nodes send. Two filters are between
-the raw place and the advertised one. Once a node is settled its place is *smoothed*, by a moving average: that also
-takes the trembling out of the predictions. And it is news only when *predictions* change, for most of the others, by
+the raw place and the advertised one. Once a node has found its place, that is *smoothed*, by a moving average: that
+also takes the trembling out of the predictions. Until then its error is said to be the largest: whoever looks for the
+nearest does not want a guess. And it is news only when *predictions* change, for most of the others, by
 more than a share: what matters in a change is what it is relative to. That is in the spirit of RELATIVE in L07, which
 compares with the nearest neighbour and so makes a node beside another one advertise all the time. Figures are in
 docs/decisions/coordinates.md. Source:
@@ -14,15 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sbon.coordinate import Coordinate
+import msgspec
 
-#: Weight of the newest place in the moving average.
+from sbon.coordinate import MAX_ERROR, Coordinate
+from sbon.coordinate_estimator import SETTLED_PROBES
+
+#: Weight of the newest place in the moving average, of a settled node and of one that settles.
 SMOOTHING = 0.02
+SETTLING = 0.1
+SETTLING = 0.1
 #: Share of the ratio that makes news of a new node that still looks for its place: it comes nearer by small steps, too.
 #: One that errs by less has found it, though it may come nearer still: if it told each step, what others heard of it
 #: from third ones would never be true.
 SETTLING_SHARE = 0.4
 FOUND_ERROR = 0.15
+#: After so many probes any place is found: that of a node that no coordinate fits, too.
+LOST_PROBES = 20
 
 
 class UpdateFilter:
@@ -35,16 +43,21 @@ class UpdateFilter:
         self._smoothed: Coordinate | None = None
         self._weight = 1.0
         self._is_settling = True
+        #: Whether the place was found, once.
+        self.has_found = False
 
-    def take(self, raw: Coordinate, *, is_settling: bool) -> Coordinate:
-        """The raw place is ``raw`` now; what is best said of it. The place of a new node is not smoothed yet."""
-        self._is_settling = is_settling
-        if is_settling or self._smoothed is None:
+    def take(self, raw: Coordinate, probes: int) -> Coordinate:
+        """The raw place is ``raw``, after so many probes; what is best said of it."""
+        self._is_settling = probes < SETTLED_PROBES
+        self.has_found = self.has_found or raw.error <= FOUND_ERROR or probes >= LOST_PROBES
+        if not self.has_found:
+            return msgspec.structs.replace(raw, error=MAX_ERROR)
+        if self._smoothed is None or (self._is_settling and raw.error > FOUND_ERROR):
             self._weight = 1.0
             self._smoothed = raw
         else:
             # The mean at first, which becomes the moving average.
-            self._weight = max(SMOOTHING, self._weight / (1.0 + self._weight))
+            self._weight = max(SETTLING if self._is_settling else SMOOTHING, self._weight / (1.0 + self._weight))
             self._smoothed = _between(self._smoothed, raw, self._weight)
         return self._smoothed
 

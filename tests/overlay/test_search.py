@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.records import NodeRecord
-from overlay.search import BY_COST, MAX_CONTACTS, MAX_FOUND, MAX_K, MOST_REPLACED, PARALLEL, WIDTH, Search
+from overlay.search import BY_COST, MAX_CONTACTS, MAX_FOUND, MAX_K, MOST_MORE, PARALLEL, PER_DEAD, WIDTH, Search
 from sbon.coordinate import Coordinate
 from sbon.objectives import NearestTo
 from tests.overlay.fake_network import fake_record, id_of
@@ -127,6 +127,35 @@ def test_a_late_one_that_is_not_of_the_best_is_not_waited_for() -> None:
     assert [record.node_id for record in search.result()] == [id_of(2)]
 
 
+def test_one_that_was_silent_for_long_is_given_up_sooner() -> None:
+    for alive_at, given_up_at in ((95.0, 103.0), (80.0, 102.0)):
+        search = Search(TARGET, 1, 2.0)
+        search.know(host(1, 10.0), alive_at)
+        assert asked(search, now=100.0) == [id_of(1)]
+        search.expire(101.0)
+        assert search.next_timer() == given_up_at
+
+
+@pytest.mark.parametrize("is_lookup", [False, True])
+def test_what_the_best_said_a_while_ago_they_are_asked_once_more(is_lookup: bool) -> None:
+    search = Search(TARGET, 1, 1.0, is_lookup=is_lookup)
+    for index, now in ((1, 100.0), (2, 103.0)):
+        record = host(index, 10.0 * index)
+        search.know(record, now)
+        assert asked(search, now) == [id_of(index)]
+        assert search.answered(id_of(index))
+        search.know(record, now, asked=True)
+    assert asked(search, now=103.0) == ([] if is_lookup else [id_of(1)])
+    assert search.contacts == 2, "it counts once"
+    assert search.is_over is is_lookup
+    if not is_lookup:
+        search.know(host(1, 30.0, incarnation=1), 103.0, asked=True)
+        assert search.answered(id_of(1))
+    assert asked(search, now=110.0) == [], "but not for ever"
+    assert search.is_over
+    assert [record.node_id for record in search.result()] == [id_of(1 if is_lookup else 2)]
+
+
 def test_one_that_has_not_heard_is_asked_again() -> None:
     search = search_among(host(1, 10.0))
     assert asked(search) == [id_of(1)]
@@ -145,8 +174,8 @@ def test_it_ends_when_all_that_are_known_were_asked_or_enough_were() -> None:
     assert finish(search_among()) == 0
 
 
-@pytest.mark.parametrize(("dead", "contacts"), [(1, 8), (3, 10), (30, 7 + MOST_REPLACED)])
-def test_for_each_that_is_dead_another_one_is_asked(dead: int, contacts: int) -> None:
+@pytest.mark.parametrize(("dead", "contacts"), [(1, 9), (3, 13), (30, 7 + MOST_MORE)])
+def test_for_each_that_is_dead_two_others_are_asked(dead: int, contacts: int) -> None:
     search = search_among(*[host(index, float(index)) for index in range(1, 60)], k=10, max_contacts=7)
     failures = 0
     while not search.is_over:
@@ -213,7 +242,7 @@ def test_the_result_is_the_best_of_those_it_heard_of(k: int, hosts: int, rng: ra
     alive = sorted(TARGET.cost(record) for record in known if record.node_id not in dead)
     assert costs == alive[: len(costs)]
     assert len(costs) == min(k, len(alive)) or hosts > MAX_FOUND
-    assert search.contacts <= MAX_CONTACTS + min(len(dead), MOST_REPLACED)
+    assert search.contacts <= MAX_CONTACTS + min(PER_DEAD * len(dead), MOST_MORE)
 
 
 def test_who_is_near_is_waited_for_less_long() -> None:
@@ -222,7 +251,7 @@ def test_who_is_near_is_waited_for_less_long() -> None:
     near = msgspec.structs.replace(host(1, 10.0), coordinate=Coordinate((10.0,), 0.0, 0.1))
     search.know(near)
     assert asked(search) == [id_of(1)]
-    assert search.next_timer() == pytest.approx(0.3 + 4 * 0.010)
+    assert search.next_timer() == pytest.approx(0.2 + 3 * 0.010)
     unsettled = Search(TARGET, 3, 1.0, here=msgspec.structs.replace(here, error=0.9))
     unsettled.know(near)
     assert asked(unsettled) == [id_of(1)]

@@ -5,8 +5,9 @@ import random
 import msgspec
 import pytest
 
-from sbon.coordinate import MAX_FACTOR, Coordinate
-from sbon.update_filter import SMOOTHING, UpdateFilter
+from sbon.coordinate import MAX_ERROR, MAX_FACTOR, Coordinate
+from sbon.coordinate_estimator import SETTLED_PROBES
+from sbon.update_filter import FOUND_ERROR, LOST_PROBES, SMOOTHING, UpdateFilter
 
 HERE = Coordinate((0.0, 0.0), 1.0, 0.1, (1.0, 0.0, 0.0))
 OTHERS = (Coordinate((30.0, 0.0), 1.0, 0.1), Coordinate((0.0, 100.0), 1.0, 0.1))
@@ -30,9 +31,9 @@ def test_a_change_is_news_when_predictions_change_by_the_ratio_on_average() -> N
 def test_smaller_steps_are_news_of_one_that_still_looks_for_its_place() -> None:
     news = UpdateFilter(0.05, 0.1)
     step = moved(2.0)
-    for error, is_settling, is_news in ((0.3, True, True), (0.1, True, False), (0.3, False, False)):
+    for error, probes, is_news in ((0.3, 1, True), (0.1, 10, False), (0.3, SETTLED_PROBES, False)):
         place = msgspec.structs.replace(step, error=error)
-        news.take(place, is_settling=is_settling)
+        news.take(place, probes)
         assert news.is_news(place, predictions(HERE)) is is_news
 
 
@@ -47,15 +48,32 @@ def test_with_nobody_to_tell_there_is_no_news() -> None:
     assert not UpdateFilter(0.05, 0.1).is_news(moved(500.0), [])
 
 
+def test_a_new_node_says_that_it_knows_nothing_until_it_has_found_its_place() -> None:
+    lost = msgspec.structs.replace(HERE, error=2.0 * FOUND_ERROR)
+    news = UpdateFilter(0.05, 0.1)
+    for x in (50.0, 20.0):
+        place = msgspec.structs.replace(moved(x), error=2.0 * FOUND_ERROR)
+        assert news.take(place, 3) == msgspec.structs.replace(place, error=MAX_ERROR)
+    assert not news.has_found
+    assert news.take(HERE, 4) == HERE
+    assert news.has_found
+    assert news.take(lost, 5) == lost, "it errs by more than it thought, but knows"
+
+
+def test_a_node_that_no_coordinate_fits_has_found_its_place_in_the_end() -> None:
+    unfit = msgspec.structs.replace(HERE, error=0.9)
+    news = UpdateFilter(0.05, 0.1)
+    assert news.take(unfit, LOST_PROBES - 1).error == MAX_ERROR
+    assert news.take(unfit, LOST_PROBES) == unfit
+
+
 def test_the_place_of_a_settled_node_is_smoothed_and_follows() -> None:
     rng = random.Random(1)
     news = UpdateFilter(0.05, 0.1)
-    for x in (50.0, 20.0, 0.0):
-        assert news.take(moved(x), is_settling=True) == moved(x), "a new node is where it is"
-    places = [news.take(moved(rng.gauss(0.0, 5.0)), is_settling=False) for _ in range(200)][100:]
+    places = [news.take(moved(rng.gauss(0.0, 5.0)), SETTLED_PROBES) for _ in range(200)][100:]
     assert max(abs(place.vector_ms[0]) for place in places) < 3.0
     for _ in range(int(3.0 / SMOOTHING)):
-        place = news.take(moved(100.0), is_settling=False)
+        place = news.take(moved(100.0), SETTLED_PROBES)
     assert place.vector_ms[0] == pytest.approx(100.0, rel=0.1)
     assert place.factors == HERE.factors
 
@@ -64,4 +82,4 @@ def test_a_place_at_its_bounds_stays_within_them() -> None:
     at_the_bounds = msgspec.structs.replace(HERE, factors=(MAX_FACTOR, -MAX_FACTOR, MAX_FACTOR))
     news = UpdateFilter(0.05, 0.1)
     for _ in range(100):
-        news.take(at_the_bounds, is_settling=False).check(2)
+        news.take(at_the_bounds, SETTLED_PROBES).check(2)

@@ -62,7 +62,7 @@ class ChangingGround(Ground):
         for _ in range(self._samples_each):
             self._embedder.sample_each(self._sampled_ms)
         self._own = [
-            replace(host, coordinate=place.take(estimator.coordinate, is_settling=estimator.is_settling))
+            replace(host, coordinate=place.take(estimator.coordinate, estimator.updates))
             for host, place, estimator in zip(self._own, self._places, self._embedder.estimators, strict=True)
         ]
         self.hosts = list(self._own)
