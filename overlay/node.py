@@ -50,8 +50,8 @@ from sbon.objectives import NearestTo, Objective
 
 MAX_JOINS = 16
 MAX_SEARCHES = 16
-#: A node looks for its own nearest after so long, and again so often while it looks for its place; then after twice as
-#: long, and so on.
+#: A node looks for its own nearest when it has found its place, or after so long; again so often while that settles;
+#: then after twice as long, and so on.
 FIRST_LOOKUP_S = 20.0
 LOOKUP_S = 40.0
 MAX_LOOKUP_S = 640.0
@@ -291,7 +291,7 @@ class Overlay(Talk):
         self._lookup_at = now + self._lookup_interval_s * (0.75 + 0.5 * self._rng.random())
         if not self._estimator.is_settling:
             self._lookup_interval_s = min(MAX_LOOKUP_S, 2.0 * self._lookup_interval_s)
-        if not self._links.are_few and len(self._searches) < MAX_SEARCHES:
+        if len(self._searches) < MAX_SEARCHES:
             self.search(NearestTo(self._own.coordinate, self._own.node_id), 1, now, is_lookup=True)
 
     def _place_found(self, now: float) -> None:

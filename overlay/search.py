@@ -196,7 +196,9 @@ class Search:
 
     @property
     def _allowed(self) -> int:
-        return self._max_contacts + min(PER_DEAD * (len(self._dead) + len(self._late)), MOST_MORE)
+        # One that is late may just be slow; where others were dead it counts as dead.
+        dead = len(self._dead) + len(self._late) if self._dead else 0
+        return self._max_contacts + min(PER_DEAD * dead, MOST_MORE)
 
     def _chosen(self) -> _Found | None:
         """Whom to ask now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from overlay.config import OverlayConfig
 from overlay.messages import (
     NOT_KNOWN,
     Exchange,
@@ -15,9 +16,10 @@ from overlay.messages import (
     SearchReply,
     SearchRequest,
     id_end,
+    with_ages,
 )
 from overlay.node import Overlay
-from overlay.packing import pack, unpack
+from overlay.packing import pack, packed_node_id, unpack
 from overlay.records import NodeRecord
 from overlay.wire import decode
 from sbon.coordinate import Coordinate
@@ -92,6 +94,16 @@ def test_a_search_names_those_that_the_asker_does_not_know_as_they_are() -> None
     known = b"".join(id_end(id_of(index)) for index in versions)
     request = SearchRequest(1, NearestTo(PLACE), known, bytes(versions.values()))
     assert named(asked(network, request)) == {id_of(3), id_of(4)}
+
+
+def test_a_search_tells_how_long_ago_those_were_alive_that_it_names() -> None:
+    network = full_mesh(FIVE)
+    heard_of(network.nodes[ANSWERER], a_pointer(7), 30.0)
+    answer = asked(network, SearchRequest(1, NearestTo(PLACE)))
+    assert isinstance(answer, SearchReply)
+    ages = {packed_node_id(packed): age_s for packed, age_s in with_ages(answer.records, answer.ages)}
+    assert ages.pop(id_of(20)) == 30.0
+    assert max(ages.values()) < OverlayConfig().silence_s, "neighbours"
 
 
 def test_who_looks_for_its_own_nearest_becomes_known_to_them() -> None:

@@ -22,9 +22,10 @@ from overlay.messages import Ping, Pong
 from overlay.node import Overlay
 from overlay.wire import decode
 from sbon import coordinate_estimator, update_filter
-from sbon.coordinate import Coordinate
+from sbon.coordinate import MAX_ERROR, Coordinate
 from sbon.cost_space import MAX_LOAD
 from sbon.errors import UnavailableError
+from sbon.update_filter import FOUND_ERROR, LOST_PROBES
 from tests import truth
 from tests.overlay.fake_network import FAST, FakeNetwork, fake_overlay, fake_record, full_mesh, id_of
 
@@ -380,6 +381,27 @@ def test_nodes_of_another_kind_fit_in() -> None:
     network.start(0, kind=Quiet)
     assert isinstance(network.nodes[0], Quiet)
     assert random.Random(1).random() != network.nodes[0]._rng.random()
+
+
+def test_a_newcomer_looks_for_its_own_nearest_once_it_has_found_its_place() -> None:
+    """Until then it says that it knows nothing."""
+    network = FakeNetwork(truth.grid(5))
+    for index in range(24):
+        network.start(index)
+    for index in range(1, 24):
+        network.join(index, 0)
+    network.run(10.0)
+    newcomer = network.start(24, OverlayConfig())
+    network.join(24, 0)
+    while newcomer.record.coordinate.error == MAX_ERROR:
+        assert newcomer.counters["sent.search-request"] == 0
+        network.run(0.25)
+    assert newcomer.record.coordinate.error <= FOUND_ERROR
+    assert 1 < newcomer._estimator.updates < LOST_PROBES
+    network.run(1.0)
+    assert newcomer.counters["sent.search-request"] > 0
+    heard = [known for node in network.nodes.values() if (known := node.known(id_of(24))) is not None]
+    assert all(record.coordinate.error <= FOUND_ERROR for record in heard)
 
 
 @pytest.mark.untraced

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from overlay.records import NodeRecord
 from sbon.coordinate import MAX_ERROR, Coordinate
-from sbon.objectives import Endpoint, LeastUsage, NearestTo
+from sbon.objectives import LOST_RTT_MS, Endpoint, LeastUsage, NearestTo
 from tests.overlay.fake_network import fake_record
 
 HERE = Coordinate((0.0, 0.0), 20.0, 0.1)
@@ -30,6 +32,16 @@ def test_usage_is_least_at_hubs_and_those_alike_to_the_ends_know_them() -> None:
     objective = LeastUsage(ENDS)
     assert objective.cost(hub) < objective.cost(alike)
     assert objective.guide().cost(alike) < objective.guide().cost(hub)
+
+
+def test_one_that_has_found_no_place_is_far_from_all_but_itself() -> None:
+    lost, there = host(1, 0.0, 0.0, error=MAX_ERROR), host(2, 500.0, 0.0)
+    assert LeastUsage(ENDS).cost(there) < LeastUsage(ENDS).cost(lost) < math.inf, (
+        "where nobody has a place one is chosen"
+    )
+    end = Endpoint(HERE, 1000.0, lost.node_id)
+    assert end.rtt_ms(lost) == 0.0
+    assert Endpoint(HERE, 1000.0).rtt_ms(lost) == LOST_RTT_MS
 
 
 def test_nobody_is_guided_to_one_that_has_no_place() -> None:
