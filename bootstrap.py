@@ -23,7 +23,7 @@ CHECKS = (
     ("ruff", "format", "--check", "."),
     ("mypy",),
     ("lint-imports",),
-    ("pytest", "--numprocesses=2", "--dist=loadgroup", "--cov", "--cov-report=term"),
+    ("pytest", "--numprocesses=2", "--dist=loadgroup"),
 )
 
 

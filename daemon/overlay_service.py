@@ -26,7 +26,7 @@ from daemon.peering.emulation import Emulation
 from daemon.peering.requests import PeerRequests
 from overlay.certificates import Trust
 from overlay.identity import NodeId
-from overlay.node import LatencyEstimate
+from overlay.latency_estimate import LatencyEstimate
 from overlay.records import Address, NodeRecord
 from overlay.search import MAX_K
 from sbon.errors import SbonError, UnavailableError

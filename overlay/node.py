@@ -22,6 +22,7 @@ import msgspec
 from overlay.config import MAX_REMEMBERED, OverlayConfig
 from overlay.events import Event, JoinFailed, Left, SearchFinished
 from overlay.identity import NodeId
+from overlay.latency_estimate import LatencyEstimate
 from overlay.messages import (
     ID_END_BYTES,
     REPLY_FRAME_BYTES,
@@ -55,19 +56,6 @@ MAX_SEARCHES = 16
 FIRST_LOOKUP_S = 20.0
 LOOKUP_S = 40.0
 MAX_LOOKUP_S = 640.0
-
-
-class LatencyEstimate(msgspec.Struct, frozen=True):
-    """What is known about the path between two nodes. ``error``: the relative error to expect of the prediction.
-
-    ``measured_rtt_ms`` is the filtered direct measurement, None if this node is not an end of the path or never
-    measured it; ``samples`` is how many measurements there were.
-    """
-
-    predicted_rtt_ms: float
-    measured_rtt_ms: float | None
-    samples: int
-    error: float
 
 
 class Overlay(Talk):

@@ -23,7 +23,6 @@ from sbon.coordinate_estimator import SETTLED_PROBES
 #: Weight of the newest place in the moving average, of a settled node and of one that settles.
 SMOOTHING = 0.02
 SETTLING = 0.1
-SETTLING = 0.1
 #: Share of the ratio that makes news of a new node that still looks for its place: it comes nearer by small steps, too.
 #: One that errs by less has found it, though it may come nearer still: if it told each step, what others heard of it
 #: from third ones would never be true.

@@ -1,13 +1,11 @@
-"""Tests run in two processes (bootstrap.py test): those of daemons on real sockets and clocks one by one in one of
-them, and beside them those of Spark, one by one, before all that only computes."""
+"""Tests run in two processes (bootstrap.py test): those of daemons and of the lab, on real clocks, one by one
+in one, those of Spark one by one in the other; what only computes goes to whoever is free."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 #: No test asserts a time: on a busy machine any example may take longer than Hypothesis allows.
@@ -15,31 +13,17 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 HERE = Path(__file__).parent
-#: Group of what would disturb each other: real daemons wait more than they compute, and share ports and the lab's
-#: namespaces; one session of Spark after the other is enough for a processor. xdist begins with the largest groups, so
-#: that the tests of Spark run beside those of tests/daemon, whose engines are fakes.
-GROUPS = {"daemon": "real", "end_to_end": "real", "lab": "real", "spark_bridge": "spark"}
+#: Group of what would disturb each other: daemons share ports, the lab has one set of namespaces, and one engine after
+#: the other is enough for a processor. xdist begins with the largest groups. Daemons wait more than they compute.
+GROUPS = {"daemon": "real", "lab": "real", "end_to_end": "spark", "spark_bridge": "spark"}
 #: Virtual time, and processor time only.
 SIMULATED = HERE / "daemon" / "simulation"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        group = GROUPS.get(item.path.relative_to(HERE).parts[0])
-        if group is not None and not item.path.is_relative_to(SIMULATED):
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """What is marked ``untraced`` computes for long, on code that shorter tests run, too: tracing each line for the
-    coverage would make it three times as slow."""
-    tracing: list[Coverage] = []
-    while item.get_closest_marker("untraced") and (running := Coverage.current()) is not None:
-        running.stop()
-        tracing.append(running)
-    try:
-        yield
-    finally:
-        for stopped in reversed(tracing):
-            stopped.start()
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Here, and not where items are sorted: xdist reads the groups there, before any conftest has its turn."""
+    if item.get_closest_marker("xdist_group") or item.path.is_relative_to(SIMULATED):
+        return
+    group = "spark" if item.get_closest_marker("spark") else GROUPS.get(item.path.relative_to(HERE).parts[0])
+    if group is not None:
+        item.add_marker(pytest.mark.xdist_group(group))

@@ -13,8 +13,6 @@ from overlay.events import MemberFailed
 from tests import truth
 from tests.overlay.fake_network import FakeNetwork, id_of
 
-pytestmark = pytest.mark.untraced
-
 NODES = 6
 #: By then everybody is found again, whatever happened before.
 CALM_S = 60.0

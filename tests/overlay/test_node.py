@@ -404,7 +404,6 @@ def test_a_newcomer_looks_for_its_own_nearest_once_it_has_found_its_place() -> N
     assert all(record.coordinate.error <= FOUND_ERROR for record in heard)
 
 
-@pytest.mark.untraced
 def test_who_cannot_tell_where_it_is_goes_on_to_meet_fresh_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (coordinate_estimator, update_filter):
         monkeypatch.setattr(module, "SETTLED_PROBES", 80)

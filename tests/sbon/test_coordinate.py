@@ -21,8 +21,6 @@ from sbon.coordinate_estimator import MAX_STEP_MS, CoordinateEstimator
 from sbon.errors import RemoteProtocolError
 from tests import truth
 
-pytestmark = pytest.mark.untraced
-
 finite = st.floats(-500, 500)
 coordinates = st.builds(
     Coordinate, st.tuples(finite, finite, finite), st.floats(0, 200), st.floats(0, 1, exclude_min=False)

@@ -12,8 +12,6 @@ import pytest
 from daemon.cli.main import main
 from daemon.simulation.adaptation.changing import routes_changed
 
-pytestmark = pytest.mark.untraced
-
 
 def simulated(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main(["simulate", "adaptation", "--queries", "8", "--look-s", "120", "--json", *words]) == 0

@@ -8,8 +8,6 @@ from daemon.simulation.ownership.run import OwnershipRun
 from sbon.ownership.leases import LeaseTable
 from sbon.ownership.replication import Replication
 
-pytestmark = pytest.mark.untraced
-
 SEEDS = range(8)
 
 

@@ -29,8 +29,6 @@ from sbon.placement import strategies
 from sbon.placement.problem import PlacementProblem
 from sbon.placement.questions import Course, FindHosts
 
-pytestmark = pytest.mark.untraced
-
 
 @pytest.fixture(scope="module")
 def cloud() -> Ground:

@@ -26,8 +26,6 @@ from sbon.placement.optimum import Truth
 from sbon.planning.hierarchy import build
 from sbon.planning.problem import JoinQuery
 
-pytestmark = pytest.mark.untraced
-
 SEEDS = (1, 2, 3)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Generator
 
 import msgspec
 import numpy as np
-import pytest
 
 from daemon.simulation.regions import RegionWorld
 from overlay.records import NodeRecord
@@ -22,8 +21,6 @@ from sbon.planning.running import Running
 from sbon.planning.situation import Situation
 from tests.daemon.simulation.test_regions import settled
 from tests.sbon.planning.cases import World
-
-pytestmark = pytest.mark.untraced
 
 MAX_CS = 16
 

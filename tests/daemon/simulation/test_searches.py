@@ -18,7 +18,7 @@ from overlay.search import MAX_CONTACTS
 from overlay.shelves import HOLDERS, SHELVES, place_of
 from sbon.objectives import NearestTo
 
-pytestmark = pytest.mark.untraced
+pytestmark = pytest.mark.xdist_group("one overlay")  # what they share is made once
 
 
 @pytest.fixture(scope="module")
