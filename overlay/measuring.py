@@ -28,7 +28,7 @@ ADVERTISE_ERROR = 0.1
 #: most about our own place.
 CHECK_POINTER_INTERVAL_S = 12.0
 #: Whose peers' samples are off by more than this, in the median, goes on to meet fresh ones as often as a new node.
-UNSURE_ERROR = 0.06
+UNSURE_ERROR = 0.05
 #: A settled node looks this often whether it has moved: neighbours are not told more often anyway.
 MOVED_INTERVAL_S = NEWS_INTERVAL_S / 2
 
