@@ -39,12 +39,15 @@ _FRUGALITY = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+#: Whether a batch writes down what has changed in RocksDB, and not, as a snapshot, all that there is.
+CHANGELOGS = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+
 #: State outside the heap, in files that never change, so that a start does not read it (docs/decisions/state-store.md).
 #: Who chooses another store leaves all of this out.
 _STATE_STORE = {
     STATE_STORE_PROVIDER: "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.join.stateFormatVersion": "4",  # one store for a join instead of four
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    CHANGELOGS: "true",
     # A start replays what has changed since the last snapshot, and most of a snapshot is new: one in half a minute.
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "50",
     "spark.sql.streaming.stateStore.maintenanceInterval": "5s",

@@ -16,6 +16,7 @@ from spark_bridge import engine, rehearsal
 from spark_bridge.engine import Fragments
 from spark_bridge.fragment_runner import RunnerSettings
 from spark_bridge.rehearsal import Rehearsals, is_over
+from spark_bridge.session import CHANGELOGS
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,30 @@ def test_it_goes_on_as_long_as_that_makes_it_faster(before_s: list[float], now_s
     assert is_over([*before_s, *now_s], sum(now_s)) is over
 
 
+class FakeSession:
+    """Of Spark's, with nothing but its settings."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, str] = {}
+        self.conf = SimpleNamespace(set=self.settings.__setitem__)
+
+    def newSession(self) -> FakeSession:  # noqa: N802
+        return FakeSession()
+
+
+def test_the_first_start_leaves_snapshots_for_those_after_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[FakeSession] = []
+    monkeypatch.setattr(rehearsal, "_run", lambda spark, *_: started.append(spark))
+    monkeypatch.setattr(rehearsal, "is_over", lambda taken_s, _: len(taken_s) == 4)
+    spark = FakeSession()
+    spec = FragmentSpec("q-join1", "q", FragmentKind.JOIN, "SELECT 1", (PortSpec("in0", ("q-a",)),))
+    rehearsals = Rehearsals(cast(SparkSession, spark), RunnerSettings())
+    assert rehearsals.rehearse(Rehearse("q-join1", 1, "n", spec, str(tmp_path / "rehearsal"), ("{}",)))
+    assert started[0].settings == {CHANGELOGS: "false"}
+    assert started[1:] == [spark] * 3
+    assert not spark.settings, "other fragments start in that session meanwhile"
+
+
 def test_who_has_come_does_not_wait_for_its_rehearsal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A replica may be rehearsed when its fragment comes, by a move or because its host is lost."""
     rehearsed, began = threading.Event(), threading.Event()
@@ -57,7 +82,7 @@ def test_who_has_come_does_not_wait_for_its_rehearsal(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rehearsal, "_run", run)
     monkeypatch.setattr(engine, "FragmentRunner", make)
     monkeypatch.setattr(engine, "FragmentInput", lambda *_: pytest.fail("it is here already"))
-    fragments = Fragments(cast(SparkSession, None), RunnerSettings(), lambda _: None, lambda: None)
+    fragments = Fragments(cast(SparkSession, FakeSession()), RunnerSettings(), lambda _: None, lambda: None)
     spec = FragmentSpec("q-join1", "q", FragmentKind.JOIN, "SELECT 1", (PortSpec("in0", ("q-a",)),))
     rehearse = Rehearse("q-join1", 1, "n", spec, str(tmp_path / "rehearsal"), ("{}",))
     thread = threading.Thread(target=fragments.carry_out, args=(0, rehearse))
