@@ -19,6 +19,7 @@ VENV = ROOT / ".venv"
 BUILD_LOCK, LOCK = ROOT / "requirements-build.lock", ROOT / "requirements.lock"
 USAGE = "usage: python3 bootstrap.py demo [arguments of sbon demo] | test [arguments of pytest] | setup"
 CHECKS = (
+    ("pip", "check"),
     ("ruff", "check", "."),
     ("ruff", "format", "--check", "."),
     ("mypy",),
@@ -54,7 +55,8 @@ def set_up() -> None:
     started = time.monotonic()
     for step in (
         ("--quiet", "--require-hashes", "-r", BUILD_LOCK),
-        ("--require-hashes", "--no-build-isolation", "-r", LOCK),
+        # The lock is the whole answer: left to resolve, pip 23 asks for the newest file of what one line needs with an extra.
+        ("--no-deps", "--require-hashes", "--no-build-isolation", "-r", LOCK),
         ("--quiet", "--no-deps", "--no-build-isolation", "--editable", ROOT),
     ):
         if run(*pip, *step):
