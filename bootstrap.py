@@ -55,7 +55,7 @@ def set_up() -> None:
     started = time.monotonic()
     for step in (
         ("--quiet", "--require-hashes", "-r", BUILD_LOCK),
-        # The lock is the whole answer: left to resolve, pip 23 asks for the newest file of what one line needs with an extra.
+        # The lock is the whole answer: left to resolve, pip 23 asks for the newest file of a line with an extra.
         ("--no-deps", "--require-hashes", "--no-build-isolation", "-r", LOCK),
         ("--quiet", "--no-deps", "--no-build-isolation", "--editable", ROOT),
     ):
