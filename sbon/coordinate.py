@@ -20,30 +20,33 @@ from __future__ import annotations
 
 import math
 import struct
+from typing import Final
 
 import msgspec
 
 from sbon.errors import RemoteProtocolError
 
 #: Dimensions unless configured otherwise. More than four help little once there are factors (docs/decisions).
-DEFAULT_DIMENSIONS = 4
-MAX_DIMENSIONS = 8  # an advertised coordinate has to fit in 128 bytes (DESIGN: Cost space)
-FACTORS = 3
+DEFAULT_DIMENSIONS: Final = 4
+MAX_DIMENSIONS: Final = 8  # an advertised coordinate has to fit in 128 bytes (DESIGN: Cost space)
+FACTORS: Final = 3
 #: A factor is in the square root of ms: one product of two changes a prediction by at most 144 ms.
-MAX_FACTOR = 12.0
+MAX_FACTOR: Final = 12.0
 #: Of the products of factors in a prediction.
-FACTOR_SIGNS = tuple(1.0 if k % 2 == 0 else -1.0 for k in range(FACTORS))
+FACTOR_SIGNS: Final = tuple(1.0 if k % 2 == 0 else -1.0 for k in range(FACTORS))
+#: Of a point that is no node's place.
+NO_FACTORS: Final = (0.0,) * FACTORS
 #: By how many ms predictions change, typically, when a factor changes by 1: other nodes' factors are about that large.
-TYPICAL_FACTOR = 4.0
+TYPICAL_FACTOR: Final = 4.0
 
 #: Relative error of a node that knows nothing, and the most that is ever claimed (V04 section 2.5 starts at 1).
-MAX_ERROR = 1.0
+MAX_ERROR: Final = 1.0
 #: A height stays positive (V04 section 5.4).
-MIN_HEIGHT_MS = 0.01
+MIN_HEIGHT_MS: Final = 0.01
 #: No prediction is less.
-MIN_RTT_MS = 0.01
+MIN_RTT_MS: Final = 0.01
 #: Nothing on Earth is further; outside coordinates and samples beyond it are refused.
-MAX_RTT_MS = 10_000.0
+MAX_RTT_MS: Final = 10_000.0
 
 #: Single precision for what is in ms (0.03 us in 300 ms), half precision for factors and the error.
 _WIRE = [struct.Struct(f">{dimensions + 1}f{FACTORS + 1}e") for dimensions in range(MAX_DIMENSIONS + 1)]
@@ -99,7 +102,7 @@ class Coordinate(msgspec.Struct, frozen=True):
         return unlike_ms + TYPICAL_FACTOR * (abs(a - x) + abs(b - y) + abs(c - z))
 
     def _all_factors(self) -> tuple[float, ...]:
-        return self.factors or (0.0,) * FACTORS
+        return self.factors or NO_FACTORS
 
     def check(self, dimensions: int) -> None:
         """Raise RemoteProtocolError unless this is a usable coordinate of ``dimensions`` dimensions."""

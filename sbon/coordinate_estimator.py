@@ -17,7 +17,7 @@ and later ones little, without a schedule. Three things make it fit for an overl
 - *No word is trusted.* Another's claimed error can lower the weight of its sample, never raise it above what we allow
   ourselves. (With claimed errors taken at their word, 20 % of liars broke a new overlay by most attacks.)
 
-Cost: some 20 microseconds per sample in pure Python, 64 numbers of state. Sources:
+Cost: some 20 microseconds per sample in pure Python, 36 numbers of covariance. Sources:
 
 - K60: R. Kalman, "A New Approach to Linear Filtering and Prediction Problems", 1960; fading memory: H. Sorenson,
   J. Sacks, "Recursive Fading Memory Filtering", Information Sciences 3, 1971. Kalman filters for coordinates, as a
@@ -32,16 +32,16 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from operator import mul
+from typing import Final
 
 from sbon.coordinate import (
     DEFAULT_DIMENSIONS,
-    FACTOR_SIGNS,
     FACTORS,
     MAX_DIMENSIONS,
     MAX_ERROR,
     MAX_FACTOR,
     MIN_HEIGHT_MS,
+    NO_FACTORS,
     Coordinate,
     check_sample,
     origin,
@@ -49,78 +49,78 @@ from sbon.coordinate import (
 from sbon.errors import RemoteProtocolError
 
 #: What may be expected before anything was measured, as standard deviations: each further dimension is less important.
-VECTOR_SPREAD_MS = 50.0
-SPREAD_RATIO = 0.85
-HEIGHT_SPREAD_MS = 30.0
-FACTOR_SPREAD = 4.0
+VECTOR_SPREAD_MS: Final = 50.0
+SPREAD_RATIO: Final = 0.85
+HEIGHT_SPREAD_MS: Final = 30.0
+FACTOR_SPREAD: Final = 4.0
 #: The first place is drawn near the origin, with these standard deviations: nodes in one place would find no direction.
-START_VECTOR_MS = 10.0
-START_FACTOR = 2.0
-START_HEIGHT_MS = 1.0
+START_VECTOR_MS: Final = 10.0
+START_FACTOR: Final = 2.0
+START_HEIGHT_MS: Final = 1.0
 #: The pull to what was expected, as a share of a sample's weight: it matters where little is known.
-PRIOR_PULL = 0.03
+PRIOR_PULL: Final = 0.03
 #: The pull to the origin, as a share of the place, that does not vanish as a node becomes sure. All places together can
 #: drift, and distances grow while factors make up for them: no sample tells. In half a day that doubled the error.
-GRAVITY = 1e-4
+GRAVITY: Final = 1e-4
 
 #: Relative noise of a sample between two nodes that know their places, and the share of their errors that adds to it.
-SAMPLE_NOISE = 0.05
-ERROR_NOISE = 0.5
+SAMPLE_NOISE: Final = 0.05
+ERROR_NOISE: Final = 0.5
 #: Round trips below this are not worth a relative error: half a millisecond is what a busy host takes to answer.
-MIN_SCALE_MS = 0.5
+MIN_SCALE_MS: Final = 0.5
 #: Huber's bound: residuals up to this relative error, and up to this share of our own uncertainty, count in full.
-HUBER_RELATIVE = 0.1
-HUBER_UNCERTAINTY = 0.1
+HUBER_RELATIVE: Final = 0.1
+HUBER_UNCERTAINTY: Final = 0.1
 #: Residuals beyond so many times what is usual (and beyond the least bound), and beyond our own uncertainty
 #: so many times, are discounted by this power.
-OUTLIER_FACTOR = 3.0
-MIN_OUTLIER = 0.1
-OUTLIER_UNCERTAINTY = 1.0
-OUTLIER_POWER = 2.0
+OUTLIER_FACTOR: Final = 3.0
+MIN_OUTLIER: Final = 0.1
+OUTLIER_UNCERTAINTY: Final = 1.0
+OUTLIER_POWER: Final = 2.0
 #: What is usual: this quantile of the relative residuals of so many latest samples, seen from where we are now. It is
 #: the median of the honest if a fifth are liars. It is looked at with each probe of a new node, then every few.
-USUAL_QUANTILE = 0.4
+USUAL_QUANTILE: Final = 0.4
 #: So many of them are no outliers, unless they are off by more than MAX_ERROR: by chance more than a third may be lies.
-NOT_OUTLYING = 0.6
-RECENT_SAMPLES = 64
-LEAST_SAMPLES = 6
-USUAL_EVERY = 8
+NOT_OUTLYING: Final = 0.6
+RECENT_SAMPLES: Final = 64
+LEAST_SAMPLES: Final = 6
+USUAL_EVERY: Final = 8
 #: After each so many probes the place is looked for anew, in so many rounds over the latest samples, and the new one
 #: taken if what is left over by those that agree is less than this share.
-LOOK_EVERY = 32
-LOOKS = 3
-MUCH_BETTER = 0.7
+LOOK_EVERY: Final = 32
+LOOKS: Final = 3
+MUCH_BETTER: Final = 0.7
 
 #: Inflation of the covariance with each sample: in the long run, more for a bad place, more for a young one; at most.
-FORGETTING = 0.02
-FORGETTING_BY_ERROR = 0.1
-FORGETTING_YOUNG = 1.0
-YOUNG_SAMPLES = 20
-MAX_FORGETTING = 0.03
+FORGETTING: Final = 0.02
+FORGETTING_BY_ERROR: Final = 0.1
+FORGETTING_YOUNG: Final = 1.0
+YOUNG_SAMPLES: Final = 20
+MAX_FORGETTING: Final = 0.03
 
 #: The running median of relative errors moves by this factor with each sample.
-ERROR_STEP = 1.05
-MIN_ERROR = 0.02
+ERROR_STEP: Final = 1.05
+MIN_ERROR: Final = 0.02
 #: A place that was found is one, however bad: MAX_ERROR is for nodes that have none.
-WORST_ERROR = 0.95
+WORST_ERROR: Final = 0.95
 #: One sample moves the place by no more than its own round trip, and one probe, with all that is taken again with it,
 #: changes predictions by no more than this (N12).
-MAX_STEP_MS = 100.0
+MAX_STEP_MS: Final = 100.0
 #: Nobody is further from the origin, in one dimension.
-MAX_PLACE_MS = 1000.0
+MAX_PLACE_MS: Final = 1000.0
 #: So many probes after its start a node is settled, and probes alone tell enough.
-SETTLED_PROBES = 200
+SETTLED_PROBES: Final = 200
 #: Until then it takes so many of its latest samples again with each probe, out of so many.
-REPLAYED = 3
-REPLAYED_OF = 16
+REPLAYED: Final = 3
+REPLAYED_OF: Final = 16
 
 #: A coordinate from before a restart is a hint: so many samples decide, each of which agrees or does not; from nodes
 #: that are sure of their places, or of all, if after so many there are not enough of them.
-HINT_SAMPLES = 8
-MAX_HINT_SAMPLES = 24
-HINT_AGREEMENT = 0.25
+HINT_SAMPLES: Final = 8
+MAX_HINT_SAMPLES: Final = 24
+HINT_AGREEMENT: Final = 0.25
 #: A hint that has been agreed with is worth this share of the spread before anything was measured.
-HINT_SPREAD = 0.3
+HINT_SPREAD: Final = 0.3
 
 
 class CoordinateEstimator:
@@ -149,13 +149,17 @@ class CoordinateEstimator:
         #: Variances before anything was measured, in the order of the state: vector, height, factors.
         self._prior = [(VECTOR_SPREAD_MS * SPREAD_RATIO**k) ** 2 for k in range(dimensions)]
         self._prior += [height] + [factor] * self._factors
+        least_ms = MIN_HEIGHT_MS if use_height else 0.0
+        self._least = [-MAX_PLACE_MS] * dimensions + [least_ms] + [-MAX_FACTOR] * self._factors
+        self._most = [MAX_PLACE_MS] * dimensions + [MAX_PLACE_MS] + [MAX_FACTOR] * self._factors
         start = origin(dimensions)
         self._place = [*start.vector_ms, start.height_ms if use_height else 0.0] + [0.0] * self._factors
         self._error = MAX_ERROR
+        #: Of the error of the place. It is symmetric: of each row all up to the diagonal.
         self._covariance: list[list[float]] = []
         self._trial: _Trial | None = None
         self._samples = 0
-        self._recent: deque[tuple[float, Coordinate]] = deque(maxlen=RECENT_SAMPLES)
+        self._recent: deque[_Sample] = deque(maxlen=RECENT_SAMPLES)
         #: Relative residuals beyond this are outliers.
         self._outlying = MAX_ERROR
         #: Probes taken, not counting what was heard.
@@ -184,11 +188,12 @@ class CoordinateEstimator:
             self._outlying = self._find_outlying()
         if self._trial is not None:
             self._judge(sample_rtt_ms, other, rng)
-        self._take(sample_rtt_ms, other, rng)
-        recent.append((sample_rtt_ms, other))
+        sample = _Sample(sample_rtt_ms, other)
+        self._take(sample, rng)
+        recent.append(sample)
         if self.is_settling:
             for _ in range(REPLAYED):
-                self._take(*recent[-1 - rng.randrange(min(REPLAYED_OF, len(recent)))], rng)
+                self._take(recent[-1 - rng.randrange(min(REPLAYED_OF, len(recent)))], rng)
         if is_tried is (self._trial is not None):  # a hint that has failed is left at once
             self._limit_step(before)
         self.coordinate = self._advertised()
@@ -209,8 +214,8 @@ class CoordinateEstimator:
         order = list(self._recent)
         for _ in range(LOOKS):
             rng.shuffle(order)
-            for rtt_ms, other in order:
-                self._take(rtt_ms, other, rng)
+            for sample in order:
+                self._take(sample, rng)
             self.coordinate = self._advertised()
             self._outlying = self._find_outlying()
         if self._lack_of_consensus() > MUCH_BETTER * before:
@@ -224,17 +229,23 @@ class CoordinateEstimator:
 
     def _residuals(self) -> list[float]:
         """Of the latest samples, relative to their round trips, seen from here, the least first."""
-        here = self.coordinate
-        return sorted(
-            [abs(rtt_ms - here.raw_rtt_ms(other)) / max(rtt_ms, MIN_SCALE_MS) for rtt_ms, other in self._recent]
-        )
+        here, dist = self.coordinate, math.dist
+        vector_ms, height_ms, (a, b, c) = here.vector_ms, here.height_ms, here.factors or NO_FACTORS
+        residuals: list[float] = []
+        for sample in self._recent:
+            # Coordinate.raw_rtt_ms, of which our part stays the same.
+            rtt_ms = dist(vector_ms, sample.vector_ms) + height_ms + sample.height_ms
+            rtt_ms = rtt_ms + a * sample.a - b * sample.b + c * sample.c
+            residuals.append(abs(sample.rtt_ms - rtt_ms) / sample.scale_ms)
+        residuals.sort()
+        return residuals
 
     def _find_outlying(self) -> float:
         """From which relative residual on a sample is an outlier, whatever a minority says."""
         if len(self._recent) < LEAST_SAMPLES:
             return MAX_ERROR
         residuals = self._residuals()
-        usual, most = (residuals[int(quantile * len(residuals))] for quantile in (USUAL_QUANTILE, NOT_OUTLYING))
+        usual, most = residuals[int(USUAL_QUANTILE * len(residuals))], residuals[int(NOT_OUTLYING * len(residuals))]
         return max(MIN_OUTLIER, OUTLIER_FACTOR * usual, min(MAX_ERROR, most))
 
     def _limit_step(self, before: list[float]) -> None:
@@ -252,32 +263,28 @@ class CoordinateEstimator:
         check_sample(measured_rtt_ms)
         other.check(self._dimensions)
         if self.is_settling:
-            self._take(measured_rtt_ms, other, rng)
+            self._take(_Sample(measured_rtt_ms, other), rng)
             self.coordinate = self._advertised()
         return self.coordinate
 
-    def _take(self, rtt_ms: float, other: Coordinate, rng: random.Random) -> None:
+    def _take(self, sample: _Sample, rng: random.Random) -> None:
         if not self._covariance:
             self._start(rng)
-        place, dimensions = self._place, self._dimensions
-        scale_ms = max(rtt_ms, MIN_SCALE_MS)
-        predicted_ms, slope = self._predict(other, rng)
-        residual_ms = rtt_ms - predicted_ms
-        gains = [sum(map(mul, row, slope)) for row in self._covariance]
-        own_variance = max(sum(map(mul, gains, slope)), 1e-9)
-        variance = own_variance + self._noise(residual_ms, scale_ms, own_variance, other.error)
+        place, scale_ms = self._place, sample.scale_ms
+        predicted_ms, slope = self._predict(sample, rng)
+        residual_ms = sample.rtt_ms - predicted_ms
+        gains = _product(self._covariance, slope)
+        own_variance = max(_inner_product(gains, slope), 1e-9)
+        variance = own_variance + self._noise(residual_ms, scale_ms, own_variance, sample.error)
         step = residual_ms / variance
-        moved_ms = abs(step) * math.hypot(*gains[: dimensions + 1])
+        moved_ms = abs(step) * math.hypot(*gains[: self._dimensions + 1])
         limit_ms = min(MAX_STEP_MS, scale_ms)
         if moved_ms > limit_ms:
             step *= limit_ms / moved_ms
         self._learn(gains, variance)
-        pull = [x / p if p else 0.0 for x, p in zip(place, self._prior, strict=True)]
+        pulls = _product(self._covariance, [x / p if p else 0.0 for x, p in zip(place, self._prior, strict=True)])
         self._place = self._bounded(
-            [
-                x + step * gain - PRIOR_PULL * sum(map(mul, row, pull)) - GRAVITY * x
-                for x, gain, row in zip(place, gains, self._covariance, strict=True)
-            ]
+            [x + step * gains[i] - PRIOR_PULL * pulls[i] - GRAVITY * x for i, x in enumerate(place)]
         )
         relative_error = min(MAX_ERROR, abs(residual_ms) / scale_ms)
         if relative_error > self._error:
@@ -285,20 +292,18 @@ class CoordinateEstimator:
         else:
             self._error = max(MIN_ERROR, self._error / ERROR_STEP)
 
-    def _predict(self, other: Coordinate, rng: random.Random) -> tuple[float, list[float]]:
+    def _predict(self, sample: _Sample, rng: random.Random) -> tuple[float, list[float]]:
         """The round trip that our place predicts, and how it changes with each number of our place."""
         place, dimensions = self._place, self._dimensions
-        apart = [x - y for x, y in zip(place, other.vector_ms, strict=False)]
+        apart = [place[i] - y for i, y in enumerate(sample.vector_ms)]
         apart_ms = math.hypot(*apart)
         # Two nodes in one place get away from each other in a random direction (V04 section 2.3).
         slope = [x / apart_ms for x in apart] if apart_ms > 1e-6 else _random_direction(dimensions, rng)
-        predicted_ms = apart_ms + place[dimensions] + other.height_ms
+        predicted_ms = apart_ms + place[dimensions] + sample.height_ms
         slope.append(1.0)
         if self._factors:
-            factors = other.factors or (0.0,) * FACTORS
-            slopes = list(map(mul, FACTOR_SIGNS, factors))
-            predicted_ms += sum(map(mul, slopes, place[dimensions + 1 :]))
-            slope += slopes
+            slope += [sample.a, -sample.b, sample.c]
+            predicted_ms += _inner_product(slope[dimensions + 1 :], place[dimensions + 1 :])
         return predicted_ms, slope
 
     def _noise(self, residual_ms: float, scale_ms: float, own_variance: float, claimed_error: float) -> float:
@@ -322,29 +327,25 @@ class CoordinateEstimator:
         # The square root keeps the matrix symmetric to the last bit; what is not grows with every inflation.
         root = math.sqrt(variance)
         told = [gain / root for gain in gains]
-        self._covariance = [
-            [growth * (c - t * u) for c, u in zip(row, told, strict=True)]
-            for row, t in zip(self._covariance, told, strict=True)
-        ]
+        for i, row in enumerate(self._covariance):
+            t = told[i]
+            for j in range(i + 1):
+                row[j] = growth * (row[j] - t * told[j])
         for i, limit in enumerate(self._prior):
-            row = self._covariance[i]
-            if row[i] > limit:
-                self._shrink(i, math.sqrt(limit / row[i]))
+            most = self._covariance[i][i]
+            if most > limit:
+                self._shrink(i, math.sqrt(limit / most))
 
     def _shrink(self, i: int, ratio: float) -> None:
-        row = self._covariance[i] = [c * ratio for c in self._covariance[i]]
-        row[i] *= ratio
-        for other, c in zip(self._covariance, row, strict=True):
-            other[i] = c
+        """Let one number of the place be surer: its row and its column, and so its variance twice."""
+        row = self._covariance[i]
+        for j in range(i + 1):
+            row[j] *= ratio
+        for other in self._covariance[i:]:
+            other[i] *= ratio
 
     def _bounded(self, place: list[float]) -> list[float]:
-        dimensions = self._dimensions
-        least_ms = MIN_HEIGHT_MS if self._factors else 0.0
-        return [
-            *(max(-MAX_PLACE_MS, min(MAX_PLACE_MS, x)) for x in place[:dimensions]),
-            max(least_ms, min(MAX_PLACE_MS, place[dimensions])),
-            *(max(-MAX_FACTOR, min(MAX_FACTOR, x)) for x in place[dimensions + 1 :]),
-        ]
+        return [max(self._least[i], min(self._most[i], x)) for i, x in enumerate(place)]
 
     # --- beginnings
 
@@ -362,7 +363,7 @@ class CoordinateEstimator:
             hint.check(self._dimensions)
         except RemoteProtocolError:
             return
-        factors = (hint.factors or (0.0,) * FACTORS) if self._factors else ()
+        factors = (hint.factors or NO_FACTORS) if self._factors else ()
         self._place = self._bounded([*hint.vector_ms, hint.height_ms if self._factors else 0.0, *factors])
         self._covariance = _diagonal([HINT_SPREAD**2 * p for p in self._prior])
         self._error = HINT_AGREEMENT
@@ -391,6 +392,21 @@ class CoordinateEstimator:
         return Coordinate(tuple(place[:dimensions]), place[dimensions], error, tuple(place[dimensions + 1 :]))
 
 
+class _Sample:
+    """A round trip to another's place, its numbers laid out: it is taken and looked at many times."""
+
+    __slots__ = ("a", "b", "c", "error", "height_ms", "rtt_ms", "scale_ms", "vector_ms")
+
+    def __init__(self, rtt_ms: float, other: Coordinate) -> None:
+        self.rtt_ms = rtt_ms
+        self.scale_ms = max(rtt_ms, MIN_SCALE_MS)
+        self.vector_ms = other.vector_ms
+        self.height_ms = other.height_ms
+        #: The factors.
+        self.a, self.b, self.c = other.factors or NO_FACTORS
+        self.error = other.error
+
+
 class _Trial:
     """How a hint does: for each sample, whether the other end was sure of its place, and whether it agreed."""
 
@@ -401,7 +417,28 @@ class _Trial:
 
 
 def _diagonal(values: list[float]) -> list[list[float]]:
-    return [[value if i == j else 0.0 for j in range(len(values))] for i, value in enumerate(values)]
+    return [[0.0] * i + [value] for i, value in enumerate(values)]
+
+
+def _product(matrix: list[list[float]], vector: list[float]) -> list[float]:
+    """Of a symmetric matrix, of each row all up to the diagonal. Plain loops: nothing is faster when compiled."""
+    product: list[float] = []
+    size = len(vector)
+    for i, row in enumerate(matrix):
+        total = 0.0
+        for j in range(i):
+            total += row[j] * vector[j]
+        for j in range(i, size):
+            total += matrix[j][i] * vector[j]
+        product.append(total)
+    return product
+
+
+def _inner_product(a: list[float], b: list[float]) -> float:
+    total = 0.0
+    for i, x in enumerate(a):
+        total += x * b[i]
+    return total
 
 
 def _random_direction(dimensions: int, rng: random.Random) -> list[float]:
