@@ -8,6 +8,8 @@ bear that.
 
 from __future__ import annotations
 
+from typing import Final
+
 from overlay.messages import (
     Beat,
     Exchange,
@@ -30,7 +32,7 @@ from overlay.messages import (
 #: In bytes per second, sealing included: probes and checks, news of ourselves and of others, searches.
 BYTES_PER_S: dict[str, float] = {"probing": 16_000.0, "membership": 16_000.0, "search": 64_000.0}
 #: A bucket holds what comes together in so long a time: checks of all neighbours at once need 40 kB.
-BURST_S = 8.0
+BURST_S: Final = 8.0
 
 TRAFFIC_OF: dict[type[Message], str] = {
     Ping: "probing",

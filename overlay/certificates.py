@@ -12,6 +12,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from overlay.identity import (
     PUBLIC_KEY_BYTES,
@@ -23,24 +24,24 @@ from overlay.identity import (
 )
 from sbon.errors import RemoteProtocolError
 
-CLUSTER_ID_BYTES = 16
+CLUSTER_ID_BYTES: Final = 16
 #: The cluster of those who have no authority.
 NO_CLUSTER = bytes(CLUSTER_ID_BYTES)
-MAX_NAME_BYTES = 64
-MAX_SERIAL = 2**63
+MAX_NAME_BYTES: Final = 64
+MAX_SERIAL: Final = 2**63
 #: What a host's clock may be behind: certificates are valid from so much before they were made.
-CLOCK_SKEW_S = 3600
+CLOCK_SKEW_S: Final = 3600
 #: A list of so many hosts has 320 kB. The authority forgets those whose certificates have expired anyway.
-MAX_REVOKED = 10_000
+MAX_REVOKED: Final = 10_000
 
-_VERSION = 1
+_VERSION: Final = 1
 _CERTIFICATE = struct.Struct(">BQQQ32sB")  # version, serial, not before, not after, public key, length of the name
 _LIST = struct.Struct(">BQQH")  # version, number, issued, entries
 _ENTRY = struct.Struct(">16sQQ")  # node id, last revoked serial, not after
-_CERTIFICATE_LABEL = b"sbon certificate\0"
-_LIST_LABEL = b"sbon revocations\0"
-MAX_CERTIFICATE_BYTES = _CERTIFICATE.size + MAX_NAME_BYTES + SIGNATURE_BYTES
-MAX_LIST_BYTES = _LIST.size + MAX_REVOKED * _ENTRY.size + SIGNATURE_BYTES
+_CERTIFICATE_LABEL: Final = b"sbon certificate\0"
+_LIST_LABEL: Final = b"sbon revocations\0"
+MAX_CERTIFICATE_BYTES: Final = _CERTIFICATE.size + MAX_NAME_BYTES + SIGNATURE_BYTES
+MAX_LIST_BYTES: Final = _LIST.size + MAX_REVOKED * _ENTRY.size + SIGNATURE_BYTES
 
 
 class Refusal(IntEnum):

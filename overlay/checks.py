@@ -15,33 +15,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from overlay.config import OverlayConfig
 from overlay.identity import NodeId
 
 #: The pings that go straight to a living node are all lost once in so many checks, at most.
-FALSE_REMOVAL_RATE = 1e-8
+FALSE_REMOVAL_RATE: Final = 1e-8
 #: As far as we know, half of what passes the other's access is lost: allow for that at least, beside our own losses.
-OTHERS_LOSS = 0.5
-MAX_LOSS = 0.85
+OTHERS_LOSS: Final = 0.5
+MAX_LOSS: Final = 0.85
 #: The first pings go slowly: most silences are one lost heartbeat.
-SLOW_PINGS = 3
-SLOW_INTERVAL_S = 0.3
+SLOW_PINGS: Final = 3
+SLOW_INTERVAL_S: Final = 0.3
 #: No faster than this, or they share one fate; with more pings the check takes longer.
-LEAST_INTERVAL_S = 0.05
+LEAST_INTERVAL_S: Final = 0.05
 #: Of so many pings one goes through a helper.
-RELAY_EVERY = 4
+RELAY_EVERY: Final = 4
 #: The last ping has this much time for its answer, beside what the path takes.
-GRACE_S = 0.2
+GRACE_S: Final = 0.2
 #: If all neighbours are silent at once, a check takes this many times as long.
-WORST_HEALTH = 4.0
+WORST_HEALTH: Final = 4.0
 
 #: Weight of one ping in the average of a link's losses, and of one probe in that of our own.
-LINK_GAIN = 0.1
-OWN_GAIN = 0.02
+LINK_GAIN: Final = 0.1
+OWN_GAIN: Final = 0.02
 #: Nothing is known of our own losses at first: assume some, with the weight of so many probes.
-FIRST_OWN_LOSS = 0.3
-FIRST_PROBES = 4
+FIRST_OWN_LOSS: Final = 0.3
+FIRST_PROBES: Final = 4
 
 
 class OwnLoss:

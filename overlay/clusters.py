@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from overlay.records import NodeRecord
 
 #: Of what is cut in two, neither part is smaller than one in so many: or else it would soon be given up again.
-LEAST_SHARE = 3
+LEAST_SHARE: Final = 3
 #: Moving the two centres; they rarely move after a few rounds.
-ROUNDS = 4
+ROUNDS: Final = 4
 
 
 def distance_ms(a: NodeRecord, b: NodeRecord) -> float:

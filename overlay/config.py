@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from sbon.coordinate import DEFAULT_DIMENSIONS, MAX_DIMENSIONS
 
 #: Of how many others anything may be kept: links, strangers, pointers, candidates and the lost together.
-MAX_REMEMBERED = 64
+MAX_REMEMBERED: Final = 64
 #: Of those: samples, the lost, candidates and pointers, and both of these together.
-MAX_SAMPLES = 2
-MAX_LOST = 6
-MAX_CANDIDATES = 6
-MAX_POINTERS = 20
-MAX_HEARSAY = 20
-MAX_OTHERS = MAX_SAMPLES + MAX_LOST + MAX_HEARSAY
+MAX_SAMPLES: Final = 2
+MAX_LOST: Final = 6
+MAX_CANDIDATES: Final = 6
+MAX_POINTERS: Final = 20
+MAX_HEARSAY: Final = 20
+MAX_OTHERS: Final = MAX_SAMPLES + MAX_LOST + MAX_HEARSAY
 #: So many links are kept for random ones, without which a newcomer would not get in.
-PLACES_LEFT = 4
+PLACES_LEFT: Final = 4
 
 
 class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,16 +6,17 @@ Keeping the private key in a file is the daemon's business; nothing here does I/
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 #: Hexadecimal BLAKE2b-128 of the raw public key.
 NodeId = str
-NODE_ID_LENGTH = 32
-PRIVATE_KEY_BYTES = 32
-PUBLIC_KEY_BYTES = 32
-SIGNATURE_BYTES = 64
+NODE_ID_LENGTH: Final = 32
+PRIVATE_KEY_BYTES: Final = 32
+PUBLIC_KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
 _HEX = frozenset("0123456789abcdef")
 
 

@@ -17,6 +17,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -27,21 +28,21 @@ from overlay.records import NodeRecord, Status
 from sbon.coordinate import Coordinate
 
 #: A node that refused a link, or ended one, is asked again after so long.
-REFUSED_S = 120.0
+REFUSED_S: Final = 120.0
 #: A link request that is not answered is given up after so long.
-ANSWER_S = 3.0
+ANSWER_S: Final = 3.0
 #: A random link is only given to others as a far one while there are at most so many times ``far_links`` of them.
-FAR_ACCEPTED = 2
+FAR_ACCEPTED: Final = 2
 #: So many more random links than are looked for are no surplus: whoever loses one asks another, who has too many then.
-FAR_KEPT = 2
+FAR_KEPT: Final = 2
 #: A node has to be more alike by this ratio than those that it pushes aside, and one that goes for it has to be covered
 #: by another that is more alike to it by this ratio: or links would change all the time.
-NEARER = 0.9
-COVERED = 0.8
+NEARER: Final = 0.9
+COVERED: Final = 0.8
 #: Links are asked for so often: with few of them, and at rest; and so many times at once.
-ASKS_PER_S_WITH_FEW = 1.0
-ASKS_PER_S = 0.1
-ASKS_AT_ONCE = 24
+ASKS_PER_S_WITH_FEW: Final = 1.0
+ASKS_PER_S: Final = 0.1
+ASKS_AT_ONCE: Final = 24
 
 
 @dataclass(slots=True)

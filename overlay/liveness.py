@@ -9,6 +9,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -25,9 +26,9 @@ from overlay.records import Address, NodeRecord, Status
 from overlay.session_events import SessionOpened
 from overlay.sessions import Sessions
 
-MAX_RELAYS = 32
+MAX_RELAYS: Final = 32
 #: A neighbour that only helpers can reach is of no use as a neighbour: it is given up after so many checks in a row.
-MAX_RELAYED_CHECKS = 3
+MAX_RELAYED_CHECKS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Final
 
 import msgspec
 
@@ -23,14 +24,14 @@ from sbon.coordinate_estimator import CoordinateEstimator
 from sbon.update_filter import LOST_PROBES, UpdateFilter
 
 #: An error estimate is advertised anew when it changed by this much.
-ADVERTISE_ERROR = 0.1
+ADVERTISE_ERROR: Final = 0.1
 #: Now and then the probe of a fresh node sees whether a pointer is right; the others go to random nodes, which tell
 #: most about our own place.
-CHECK_POINTER_INTERVAL_S = 12.0
+CHECK_POINTER_INTERVAL_S: Final = 12.0
 #: Whose peers' samples are off by more than this, in the median, goes on to meet fresh ones as often as a new node.
-UNSURE_ERROR = 0.05
+UNSURE_ERROR: Final = 0.05
 #: A settled node looks this often whether it has moved: neighbours are not told more often anyway.
-MOVED_INTERVAL_S = NEWS_INTERVAL_S / 2
+MOVED_INTERVAL_S: Final = NEWS_INTERVAL_S / 2
 
 
 class Measuring(Neighbourhood):

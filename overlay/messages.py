@@ -7,22 +7,23 @@ The shortest of all is :data:`HEARTBEAT`: it says no more than that its sender i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
 from overlay.identity import NodeId
 from sbon.objectives import Objective
 
-MAX_REASON_LENGTH = 200
+MAX_REASON_LENGTH: Final = 200
 Packed = bytes
 #: So many bytes at the end of an id tell the neighbours of one node apart, very nearly always.
-ID_END_BYTES = 3
+ID_END_BYTES: Final = 3
 #: The age of a record takes one byte.
-MAX_AGE_S = 254
-NOT_KNOWN = 255
+MAX_AGE_S: Final = 254
+NOT_KNOWN: Final = 255
 #: What a reply has beside its records, at most.
-REPLY_FRAME_BYTES = 32
-HEARTBEAT = b"\0"
+REPLY_FRAME_BYTES: Final = 32
+HEARTBEAT: Final = b"\0"
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from overlay.config import MAX_HEARSAY, MAX_SAMPLES, OverlayConfig
 from overlay.events import MemberJoined
@@ -44,22 +45,22 @@ from overlay.speech import CLOSE, Speech
 
 #: Records in one answer to an exchange, if they fit a datagram; of those, in a large overlay, so many that are new to
 #: the asker. And in one to a join.
-EXCHANGE_RECORDS = 14
-NEW_RECORDS = 6
-JOIN_RECORDS = 8
+EXCHANGE_RECORDS: Final = 14
+NEW_RECORDS: Final = 6
+JOIN_RECORDS: Final = 8
 #: How often the pointers are looked through.
-REFRESH_INTERVAL_S = 15.0
+REFRESH_INTERVAL_S: Final = 15.0
 #: News about ourselves go to a neighbour this often at most.
-NEWS_INTERVAL_S = 8.0
+NEWS_INTERVAL_S: Final = 8.0
 #: A surplus neighbour is parted with this often at most.
-DROP_INTERVAL_S = 3.0
+DROP_INTERVAL_S: Final = 3.0
 #: Share of the exchanges that are about a node that was not heard of for long; of the others, share of those that go to
 #: near neighbours; the rest look further. And how many may be unanswered.
-DOUBTFUL_EXCHANGES = 0.5
-NEAR_EXCHANGES = 0.75
-MAX_QUESTIONS = 4
+DOUBTFUL_EXCHANGES: Final = 0.5
+NEAR_EXCHANGES: Final = 0.75
+MAX_QUESTIONS: Final = 4
 #: One who was met just now may be about to become a neighbour: it is not probed yet, nor told that it is none.
-UNEXPECTED_S = 2.0
+UNEXPECTED_S: Final = 2.0
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -49,13 +50,13 @@ from sbon.cost_space import MAX_LOAD
 from sbon.errors import UnavailableError
 from sbon.objectives import NearestTo, Objective
 
-MAX_JOINS = 16
-MAX_SEARCHES = 16
+MAX_JOINS: Final = 16
+MAX_SEARCHES: Final = 16
 #: A node looks for its own nearest when it has found its place, or after so long; again so often while that settles;
 #: then after twice as long, and so on.
-FIRST_LOOKUP_S = 20.0
-LOOKUP_S = 40.0
-MAX_LOOKUP_S = 640.0
+FIRST_LOOKUP_S: Final = 20.0
+LOOKUP_S: Final = 40.0
+MAX_LOOKUP_S: Final = 640.0
 
 
 class Overlay(Talk):

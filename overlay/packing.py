@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from typing import Final
 
 from overlay.records import NodeRecord, Status
 from sbon.coordinate import Coordinate
@@ -16,10 +17,10 @@ from sbon.errors import RemoteProtocolError
 #: Node id, boot id, incarnation, port, load, flags, and the lengths of the coordinate and of the name.
 _HEAD = struct.Struct(">16sQIHfBBB")
 _VERSION = struct.Struct(">QI")
-_ACCEPTS_OPERATORS = 1
-_IPV6 = 2
+_ACCEPTS_OPERATORS: Final = 1
+_IPV6: Final = 2
 
-_DECODING_ERRORS = (struct.error, ValueError, OverflowError, OSError)
+_DECODING_ERRORS: Final = (struct.error, ValueError, OverflowError, OSError)
 
 
 def pack(record: NodeRecord) -> bytes:

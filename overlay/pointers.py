@@ -20,7 +20,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from overlay.config import MAX_POINTERS
 from overlay.identity import NodeId
@@ -29,12 +29,12 @@ from sbon.coordinate import Coordinate
 from sbon.cost_space import LOAD_SCALE_MS
 
 #: So many places are for the nearest, busy or not. The others are for hubs.
-NEAREST = 6
+NEAREST: Final = 6
 #: A node that nothing was heard of for so long is forgotten; one of so long ago may be asked whether it is there.
-OLDEST_S = 150.0
-DOUBTFUL_S = 40.0
+OLDEST_S: Final = 150.0
+DOUBTFUL_S: Final = 40.0
 #: An operator's host: what counts is the round trip to it, and twice its one-way load.
-LOAD_MS = 2.0 * LOAD_SCALE_MS
+LOAD_MS: Final = 2.0 * LOAD_SCALE_MS
 
 
 class Known(Protocol):

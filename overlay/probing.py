@@ -10,31 +10,32 @@ import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from overlay.identity import NodeId
 from sbon.coordinate import Coordinate
 from sbon.errors import RemoteProtocolError
 from sbon.latency_filter import PercentileFilter
 
-MAX_PROBE_PEERS = 32
+MAX_PROBE_PEERS: Final = 32
 #: An answer is waited for so long; then the ping or the answer is lost.
-PATIENCE_S = 4.0
-MAX_PENDING = 512
+PATIENCE_S: Final = 4.0
+MAX_PENDING: Final = 512
 #: A peer is at odds with its path if prediction and measurement differ by more than this ratio; round trips below
 #: ODD_FROM_MS count as that much, and only who knows its own place to this relative error can tell.
-ODD_RATIO = 2.5
-ODD_FROM_MS = 10.0
-KNOWS_ITS_PLACE = 0.3
+ODD_RATIO: Final = 2.5
+ODD_FROM_MS: Final = 10.0
+KNOWS_ITS_PLACE: Final = 0.3
 #: A place has jumped if it is unlike the one told before by more than so many times what the errors claimed with both,
 #: and this much more, leave open over this round trip (which counts as so many ms at least). Of the samples of honest
 #: nodes one in a hundred is a jump while an overlay is young; of those of liars who make up a place each time, 98.
-JUMP_RATIO = 6.0
-JUMP_ERROR = 0.1
-JUMP_FROM_MS = 50.0
+JUMP_RATIO: Final = 6.0
+JUMP_ERROR: Final = 0.1
+JUMP_FROM_MS: Final = 50.0
 #: Who jumps so often in a row is at odds with its path, too.
-ODD_JUMPS = 2
+ODD_JUMPS: Final = 2
 #: A path is reported as changed only once its filter is filled well enough to tell.
-PATH_CHANGE_SAMPLES = 5
+PATH_CHANGE_SAMPLES: Final = 5
 
 
 @dataclass(slots=True)

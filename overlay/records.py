@@ -9,6 +9,7 @@ it is each node's own opinion of a neighbour (:mod:`overlay.checks`), and no rum
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -19,10 +20,10 @@ from sbon.errors import RemoteProtocolError
 
 Address = tuple[str, int]
 
-MAX_NAME_BYTES = 64
-MAX_HOST_BYTES = 255
-MAX_BOOT_ID = 2**60
-MAX_INCARNATION = 2**32 - 1
+MAX_NAME_BYTES: Final = 64
+MAX_HOST_BYTES: Final = 255
+MAX_BOOT_ID: Final = 2**60
+MAX_INCARNATION: Final = 2**32 - 1
 _UNREACHABLE_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
 
 

@@ -4,6 +4,7 @@ where it is a member, and the word that others have left of tops."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from overlay.clusters import medoid
 from overlay.identity import NodeId
@@ -11,13 +12,13 @@ from overlay.records import NodeRecord
 from overlay.region_messages import Beacon, Lead, MemberReport, Roster, Summary
 
 #: In periods of reports: a coordinator is missed, a beacon lasts, whoever is next to take over has for it.
-PATIENCE = 2.5
-BEACON_LASTS = 8.0
-TURN = 2.0
-MAX_BEACONS = 100
+PATIENCE: Final = 2.5
+BEACON_LASTS: Final = 8.0
+TURN: Final = 2.0
+MAX_BEACONS: Final = 100
 #: Names of streams and sinks that one node tells of, and how long they may be.
-MAX_NAMES = 500
-MAX_NAME = 200
+MAX_NAMES: Final = 500
+MAX_NAME: Final = 200
 
 
 @dataclass(slots=True)

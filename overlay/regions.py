@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
 from overlay.clusters import halves, medoid, nearest, total_ms
 from overlay.identity import NodeId
@@ -49,18 +50,18 @@ from overlay.region_state import MAX_NAMES, PATIENCE, BeaconBoard, Led, Member, 
 
 #: All in periods of reports: a member is forgotten, a place is no longer looked for, a coordinator that was
 #: handed over to is left in peace.
-MEMBER_LASTS = 3.5
-LOOKED_FOR = 8.0
-REST = 8.0
+MEMBER_LASTS: Final = 3.5
+LOOKED_FOR: Final = 8.0
+REST: Final = 8.0
 #: A cluster has room for so many times as many as it should have, until it is split.
-ROOM = 8
+ROOM: Final = 8
 #: One that has less than this share of what it may have is given up.
-LEAST_SHARE = 4
+LEAST_SHARE: Final = 4
 #: The middle one has to be nearer to the others by so much.
-NEARER = 0.8
+NEARER: Final = 0.8
 #: A place is looked for in so many steps without a pause.
-MAX_HOPS = 8
-MAX_MOVED = 1000
+MAX_HOPS: Final = 8
+MAX_MOVED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)

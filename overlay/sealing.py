@@ -16,6 +16,7 @@ import math
 import os
 import struct
 from collections.abc import Callable
+from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -29,12 +30,12 @@ from overlay.suite import SALT_BYTES, TAG_BYTES, Channel, Claims
 from sbon.errors import RemoteProtocolError
 
 _HEAD = struct.Struct(">16sQ32s32s64s")
-_BOOT_LABEL = b"sbon boot key\0"
-_SESSION_LABEL = b"sbon session\0"
-_KEY_BYTES = 32
+_BOOT_LABEL: Final = b"sbon boot key\0"
+_SESSION_LABEL: Final = b"sbon session\0"
+_KEY_BYTES: Final = 32
 #: Credentials whose signatures were found good are not verified again while they are among the last so many.
-_MAX_VERIFIED = 256
-MAX_BOOT_ID = 2**63
+_MAX_VERIFIED: Final = 256
+MAX_BOOT_ID: Final = 2**63
 
 
 class CipherChannel:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from overlay.identity import NodeId
 from overlay.messages import id_end
@@ -27,35 +28,35 @@ from sbon.coordinate import Coordinate
 from sbon.objectives import Objective
 
 #: Hosts asked in all, and at the same time once the best known has been asked.
-MAX_CONTACTS = 20
-PARALLEL = 4
+MAX_CONTACTS: Final = 20
+PARALLEL: Final = 4
 #: For each that turns out to be dead so many others are asked, up to so many more in all. Where hosts die, others have
 #: come, and what is said of the rest is out of date, too.
-PER_DEAD = 2
-MOST_MORE = 10
+PER_DEAD: Final = 2
+MOST_MORE: Final = 10
 #: A host is stepped over after as long as so many predicted round trips take (two are needed, one to shake hands), and
 #: a bit, where both places are known that well; and after so long at the latest.
-ROUND_TRIPS = 3.0
-LEAST_STEP_OVER_S = 0.2
-STEP_OVER_S = 1.0
-PREDICTS_BELOW = 0.3
+ROUND_TRIPS: Final = 3.0
+LEAST_STEP_OVER_S: Final = 0.2
+STEP_OVER_S: Final = 1.0
+PREDICTS_BELOW: Final = 0.3
 #: One that is late and of which nothing was heard for so long is given up after so long already.
-LONG_SILENT_S = 10.0
-DOUBTED_PATIENCE_S = 1.0
+LONG_SILENT_S: Final = 10.0
+DOUBTED_PATIENCE_S: Final = 1.0
 #: Those of the best that have answered longer ago are asked once more at the end.
-FRESH_S = 1.5
+FRESH_S: Final = 1.5
 #: A search is over when so many of the best, or ``k`` if that is more, have been asked.
-WIDTH = 16
+WIDTH: Final = 16
 #: Hosts remembered while a search is under way: no fewer than so many contacts name.
-MAX_FOUND = 400
-MAX_K = 64
+MAX_FOUND: Final = 400
+MAX_K: Final = 64
 #: So many of them at most are named in a question, for news of them only.
-MAX_KNOWN = 64
+MAX_KNOWN: Final = 64
 #: Of the contacts so many at most are for walking; afterwards one follows so many of the best, elsewhere among so many
 #: good ones. The best are asked themselves, as what others know of them may be out of date.
-WALKED = 12
-BY_COST = 2
-GOOD = 24
+WALKED: Final = 12
+BY_COST: Final = 2
+GOOD: Final = 24
 
 
 @dataclass(slots=True)

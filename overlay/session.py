@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from overlay.identity import NodeId
 from overlay.records import Address
@@ -11,8 +12,8 @@ from overlay.session_events import NO_ANSWER
 from overlay.suite import Channel, Claims
 
 #: How far a datagram may be overtaken by others.
-WINDOW = 1024
-_WINDOW_MASK = (1 << WINDOW) - 1
+WINDOW: Final = 1024
+_WINDOW_MASK: Final = (1 << WINDOW) - 1
 
 
 class Session:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from overlay.identity import NodeId
 from overlay.records import Address
 from overlay.session import Budget
 from overlay.session_events import SessionEvent, SessionFailed
 
-MAX_OUTGOING = 1000
-MAX_EVENTS = 1000
+MAX_OUTGOING: Final = 1000
+MAX_EVENTS: Final = 1000
 #: Resets and refusals sent per second.
-HINTS_PER_S = 20.0
+HINTS_PER_S: Final = 20.0
 
 
 class SessionOutput:

@@ -12,19 +12,20 @@ Big-endian; the first byte is the version in the high and the kind in the low ha
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 from overlay.suite import SALT_BYTES, TAG_BYTES
 
-SESSION_VERSION = 2
+SESSION_VERSION: Final = 2
 HELLO, WELCOME, SEALED, RESET, REFUSED = (SESSION_VERSION << 4 | kind for kind in range(1, 6))
 HEAD = struct.Struct(">BII")
 REFUSED_LAYOUT = struct.Struct(">BIB")
-HEADER_BYTES = HEAD.size
+HEADER_BYTES: Final = HEAD.size
 #: What sealing adds to a body.
-SEAL_BYTES = HEADER_BYTES + TAG_BYTES
+SEAL_BYTES: Final = HEADER_BYTES + TAG_BYTES
 #: Below the smallest path MTU in common use.
-MAX_SEALED_BYTES = 1200
-MAX_BODY_BYTES = MAX_SEALED_BYTES - SEAL_BYTES
-HELLO_HEAD_BYTES = 5 + SALT_BYTES
-WELCOME_HEAD_BYTES = HEADER_BYTES + SALT_BYTES
-MAX_HANDSHAKE_BYTES = 600
+MAX_SEALED_BYTES: Final = 1200
+MAX_BODY_BYTES: Final = MAX_SEALED_BYTES - SEAL_BYTES
+HELLO_HEAD_BYTES: Final = 5 + SALT_BYTES
+WELCOME_HEAD_BYTES: Final = HEADER_BYTES + SALT_BYTES
+MAX_HANDSHAKE_BYTES: Final = 600

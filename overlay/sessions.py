@@ -25,6 +25,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Collection
+from typing import Final
 
 from overlay.certificates import Refusal, RefusedError
 from overlay.identity import NodeId
@@ -51,29 +52,29 @@ from overlay.suite import TAG_BYTES, Claims, Suite
 from sbon.errors import RemoteProtocolError, UnavailableError, UnknownKindError
 
 #: New keys are made long before the counter, four bytes on the wire, is used up.
-RENEW_COUNTER = 2**31
-MAX_COUNTER = 2**32 - 1
+RENEW_COUNTER: Final = 2**31
+MAX_COUNTER: Final = 2**32 - 1
 
-FIRST_RETRY_S = 0.3
-GIVE_UP_S = 3.0
+FIRST_RETRY_S: Final = 0.3
+GIVE_UP_S: Final = 3.0
 #: How long an answered HELLO may remain unconfirmed.
-TENTATIVE_S = 10.0
+TENTATIVE_S: Final = 10.0
 #: How long replaced keys still open what was on its way.
-RETIRED_S = 10.0
+RETIRED_S: Final = 10.0
 #: Sessions are made anew so long before the peer's certificate expires, by then with its new one.
-RENEW_BEFORE_S = 600.0
+RENEW_BEFORE_S: Final = 600.0
 #: At most one renewal per session in so long that was not asked for by :meth:`Sessions.connect`.
-RENEW_PERIOD_S = 60.0
-RESET_PERIOD_S = 1.0
+RENEW_PERIOD_S: Final = 60.0
+RESET_PERIOD_S: Final = 1.0
 #: A session is in use for so long after the last datagram.
-IN_USE_S = 30.0
-CHECK_PERIOD_S = 30.0
+IN_USE_S: Final = 30.0
+CHECK_PERIOD_S: Final = 30.0
 
-MAX_ATTEMPTS = 32
-MAX_TENTATIVE = 64
-MAX_BAD_ANSWERS = 8
+MAX_ATTEMPTS: Final = 32
+MAX_TENTATIVE: Final = 64
+MAX_BAD_ANSWERS: Final = 8
 #: Handshakes answered per second: at 0.5 ms each, a tenth of a core.
-HELLOS_PER_S = 200.0
+HELLOS_PER_S: Final = 200.0
 
 
 class Sessions:

@@ -12,23 +12,24 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
+from typing import Final
 
 from overlay.identity import NodeId
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
 
 #: Few enough to look at all of them for a list of everything; each of them is searched for by every owner.
-SHELVES = 16
+SHELVES: Final = 16
 #: Nodes that keep the notices of a shelf.
-HOLDERS = 3
+HOLDERS: Final = 3
 #: The places of shelves are within this distance of the origin, in ms: where nodes are.
-RADIUS_MS = 60.0
+RADIUS_MS: Final = 60.0
 #: How long a notice lasts, and how often it is left anew.
-NOTICE_S = 360.0
-RENEW_S = 120.0
+NOTICE_S: Final = 360.0
+RENEW_S: Final = 120.0
 #: Notices that one node keeps at most, and that one node may leave at another.
-MAX_NOTICES = 5000
-MAX_TOPICS = 200
+MAX_NOTICES: Final = 5000
+MAX_TOPICS: Final = 200
 
 
 def shelf_of(name: str) -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, deque
+from typing import Final
 
 import msgspec
 
@@ -34,13 +35,13 @@ from overlay.sessions import Sessions
 from overlay.wire import decode, encode
 from sbon.errors import RemoteProtocolError, UnknownKindError
 
-MAX_QUEUED = 2000
-MAX_EVENTS = 10_000
+MAX_QUEUED: Final = 2000
+MAX_EVENTS: Final = 10_000
 #: Messages that wait for a session to be opened: peers, and messages for one of them.
-MAX_WAITING = 32
-MAX_WAITING_EACH = 4
+MAX_WAITING: Final = 32
+MAX_WAITING_EACH: Final = 4
 #: A wait that no timer explains: the process stood still, and silence until now says nothing about others.
-STALL_S = 0.5
+STALL_S: Final = 0.5
 #: Beside a message: it is the last one, the session ends with it.
 CLOSE = "close"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from overlay.identity import NodeId
 
-SALT_BYTES = 16
-TAG_BYTES = 16
+SALT_BYTES: Final = 16
+TAG_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)

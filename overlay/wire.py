@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from overlay.messages import KIND_OF, Message
@@ -9,7 +11,7 @@ from overlay.session_wire import MAX_BODY_BYTES
 from sbon.errors import RemoteProtocolError, UnknownKindError
 
 #: Everything that msgspec raises for bytes that are not what they should be, and what deep nesting raises.
-_DECODING_ERRORS = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+_DECODING_ERRORS: Final = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 
 _TAGS = frozenset(body_type.__struct_config__.tag for body_type in KIND_OF)
 _encoder = msgspec.msgpack.Encoder()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -10,10 +11,10 @@ from sbon.coordinate import Coordinate
 
 #: One-way milliseconds that a fully busy host (load 1.0 per core) is moved away by. The paper maps load linearly with a
 #: weight that is left to the user (section 3.1.1, "Load"); this is ours: a tenth of a long path.
-LOAD_SCALE_MS = 20.0
-MAX_LOAD = 100.0
+LOAD_SCALE_MS: Final = 20.0
+MAX_LOAD: Final = 100.0
 #: Up to here a convex load part is that of a queue; beyond, its tangent, so that it stays finite.
-_QUEUE_UP_TO = 0.9
+_QUEUE_UP_TO: Final = 0.9
 
 
 class LoadScaling(StrEnum):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import Final
 
-PERCENTILE = 0.2
-WINDOW = 10
+PERCENTILE: Final = 0.2
+WINDOW: Final = 10
 
 
 class PercentileFilter:

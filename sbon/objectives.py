@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -13,15 +13,15 @@ from sbon.cost_space import LOAD_SCALE_MS, LoadScaling, load_ms
 from sbon.errors import RemoteProtocolError
 from sbon.network_usage import link_usage, load_cost
 
-MAX_ENDPOINTS = 32
-MOST_SEARCHED_ENDPOINTS = 5
-MAX_RATE_BYTES_PER_S = 1e15
-MAX_LOAD_SCALE_MS = 1e6
-MAX_OPTIMISM = 10.0
+MAX_ENDPOINTS: Final = 32
+MOST_SEARCHED_ENDPOINTS: Final = 5
+MAX_RATE_BYTES_PER_S: Final = 1e15
+MAX_LOAD_SCALE_MS: Final = 1e6
+MAX_OPTIMISM: Final = 10.0
 #: Nobody can say how far away a node is that has not found its own place yet: further than all that have.
-LOST_RTT_MS = 10_000.0
+LOST_RTT_MS: Final = 10_000.0
 #: Nothing is assumed to cost less than a tenth of what is predicted.
-MOST_OPTIMISM = 0.9
+MOST_OPTIMISM: Final = 0.9
 
 
 class Host(Protocol):

@@ -14,6 +14,7 @@ docs/decisions/coordinates.md. Source:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -21,15 +22,15 @@ from sbon.coordinate import MAX_ERROR, Coordinate
 from sbon.coordinate_estimator import SETTLED_PROBES
 
 #: Weight of the newest place in the moving average, of a settled node and of one that settles.
-SMOOTHING = 0.02
-SETTLING = 0.1
+SMOOTHING: Final = 0.02
+SETTLING: Final = 0.1
 #: Share of the ratio that makes news of a new node that still looks for its place: it comes nearer by small steps, too.
 #: One that errs by less has found it, though it may come nearer still: if it told each step, what others heard of it
 #: from third ones would never be true.
-SETTLING_SHARE = 0.4
-FOUND_ERROR = 0.15
+SETTLING_SHARE: Final = 0.4
+FOUND_ERROR: Final = 0.15
 #: After so many probes any place is found: that of a node that no coordinate fits, too.
-LOST_PROBES = 20
+LOST_PROBES: Final = 20
 
 
 class UpdateFilter:

@@ -14,7 +14,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 from zlib import crc32
 
 from daemon.simulation.faults import Conditions
@@ -26,9 +26,9 @@ from overlay.session_wire import MAX_SEALED_BYTES
 
 Action = Callable[[], None]
 #: Target of what is not for a node: the payload is an action.
-_NOBODY = -1
+_NOBODY: Final = -1
 #: A node that asks to be woken at once is, after this: a loop of wake-ups must not stop virtual time.
-_AT_ONCE_S = 1e-6
+_AT_ONCE_S: Final = 1e-6
 
 
 class Observer(Protocol):
