@@ -21,6 +21,9 @@ _ACCEPTS_OPERATORS: Final = 1
 _IPV6: Final = 2
 
 _DECODING_ERRORS: Final = (struct.error, ValueError, OverflowError, OSError)
+#: The same bytes come from many: so many different records at least, those read last, are kept as they were read, and
+#: twice as many at most.
+KEPT: Final = 256
 
 
 def pack(record: NodeRecord) -> bytes:
@@ -45,8 +48,46 @@ def pack(record: NodeRecord) -> bytes:
     return head + address + coordinate + name
 
 
+class _Unpacked:
+    """Records that were read lately, by their bytes. When ``most`` are fresh, those that are not are forgotten."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._fresh: dict[bytes, NodeRecord] = {}
+        self._stale: dict[bytes, NodeRecord] = {}
+
+    def get(self, data: bytes) -> NodeRecord | None:
+        record = self._fresh.get(data)
+        if record is None:
+            record = self._stale.get(data)
+            if record is not None:
+                self.put(data, record)
+        return record
+
+    def put(self, data: bytes, record: NodeRecord) -> None:
+        if len(self._fresh) >= self.most:
+            self._stale, self._fresh = self._fresh, {}
+        self._fresh[data] = record
+
+
+_unpacked: Final = _Unpacked(KEPT)
+
+
+def keep_unpacked(most: int) -> None:
+    """For processes of many nodes, which hear of each other: keep so many different records, if that is more."""
+    _unpacked.most = max(_unpacked.most, most)
+
+
 def unpack(data: bytes, dimensions: int) -> NodeRecord:
     """The record, checked. Raises RemoteProtocolError for anything that it cannot be."""
+    record = _unpacked.get(data)
+    if record is None or record.coordinate.dimensions != dimensions:
+        record = _read(data, dimensions)
+        _unpacked.put(data, record)
+    return record
+
+
+def _read(data: bytes, dimensions: int) -> NodeRecord:
     try:
         node_id, boot_id, incarnation, port, load, flags, coordinate_size, name_size = _HEAD.unpack_from(data)
         family, address_size = (socket.AF_INET6, 16) if flags & _IPV6 else (socket.AF_INET, 4)

@@ -15,6 +15,7 @@ from overlay.config import OverlayConfig
 from overlay.events import Event, Joined, JoinFailed
 from overlay.identity import NodeId
 from overlay.node import Overlay
+from overlay.packing import keep_unpacked
 
 #: Who could not join tries another member after this.
 REJOIN_S = 1.0
@@ -32,6 +33,8 @@ class Watcher(Protocol):
 
 #: A newcomer asks so many to be let in.
 ENTRIES = 3
+#: So many different records of each node are about at a time: while it settles it tells a new one every few seconds.
+RECORDS_ABOUT = 4
 
 
 class Population:
@@ -82,6 +85,7 @@ class Population:
     def add(self, like: int | None = None, *, rate: float = 1.0, offset_s: float = 0.0) -> int:
         """An endpoint with an identity; nobody runs there yet."""
         endpoint = self.world.add_endpoint(like, rate=rate, offset_s=offset_s)
+        keep_unpacked(RECORDS_ABOUT * (endpoint + 1))
         identity = make_identity(self.seed, endpoint, self.world.addresses[endpoint])
         self.identities.append(identity)
         self._endpoint_of_id[identity.node_id] = endpoint
