@@ -12,7 +12,6 @@ time: they keep the overlay in one piece, and mixed.
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
 from collections.abc import Callable
@@ -24,6 +23,7 @@ import msgspec
 from overlay.budget import Bucket
 from overlay.config import MAX_CANDIDATES, PLACES_LEFT, OverlayConfig
 from overlay.identity import NodeId
+from overlay.pointers import Known
 from overlay.records import NodeRecord, Status
 from sbon.coordinate import Coordinate
 
@@ -46,14 +46,9 @@ ASKS_AT_ONCE: Final = 24
 
 
 @dataclass(slots=True)
-class Link:
+class Link(Known):
     """One neighbour. Times are in seconds on the node's clock."""
 
-    record: NodeRecord
-    packed: bytes
-    #: Predicted round trip from here, and how unlike ours its place is: kept because they are asked for all the time.
-    away_ms: float
-    unlike_ms: float
     far: bool
     since: float
     heard_at: float
@@ -180,9 +175,8 @@ class Links:
         self.candidates.pop(record.node_id, None)
         link = self.table.get(record.node_id)
         if link is None:
-            place = record.coordinate
-            link = Link(record, packed, here.rtt_ms(place), here.unlike_ms(place), far, now, now, told_at=now)
-            self.table[record.node_id] = link
+            link = self.table[record.node_id] = Link(record, packed, far, now, now, told_at=now)
+            link.seen_from(here)
         elif record.supersedes(link.record):
             self.update(link, record, packed, here)
         return link
@@ -190,12 +184,12 @@ class Links:
     def update(self, link: Link, record: NodeRecord, packed: bytes, here: Coordinate) -> None:
         """A newer record of a neighbour."""
         link.record, link.packed = record, packed
-        link.away_ms, link.unlike_ms = here.rtt_ms(record.coordinate), here.unlike_ms(record.coordinate)
+        link.seen_from(here)
 
     def moved(self, here: Coordinate) -> None:
         """We are at another place now."""
         for link in self.table.values():
-            link.away_ms, link.unlike_ms = here.rtt_ms(link.record.coordinate), here.unlike_ms(link.record.coordinate)
+            link.seen_from(here)
 
     def remove(self, node_id: NodeId) -> Link | None:
         return self.table.pop(node_id, None)
@@ -250,7 +244,7 @@ class Links:
             for node_id, link in self.table.items()
             if not link.suspect and not but(node_id)
         ]
-        return [self.table[node_id] for _, node_id in heapq.nsmallest(count, alive)]
+        return [self.table[node_id] for _, node_id in sorted(alive)[:count]]
 
     def expire(self, now: float) -> None:
         """Forget candidates that did not answer, and those that were left alone for long enough."""

@@ -243,8 +243,8 @@ class Neighbourhood(Speech):
 
     def _bound_hearsay(self) -> None:
         """Candidates, most of whom are pointers, too, go before pointers."""
-        others = self._links.candidates.keys() - self._pointers.table.keys()
-        self._pointers.shrink(MAX_HEARSAY - len(others))
+        others = sum([node_id not in self._pointers for node_id in self._links.candidates])
+        self._pointers.shrink(MAX_HEARSAY - others)
 
     def _refused(self, record: NodeRecord, packed: bytes, now: float) -> None:
         self._links.refused(record, packed, now)

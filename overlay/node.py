@@ -331,8 +331,8 @@ class Overlay(Talk):
             for record, packed, age_s in self._known_to_others(but=sender)
             if is_newer(record.incarnation, asker_knows.get(id_end(record.node_id), record.incarnation - 1))
         ]
-        by_cost = _ranked(objective.cost(record) for record, _, _ in known)
-        by_guide = _ranked(guide.cost(record) for record, _, _ in known)
+        by_cost = _ranked([objective.cost(record) for record, _, _ in known])
+        by_guide = _ranked([guide.cost(record) for record, _, _ in known])
         order = dict.fromkeys(index for pair in zip(by_cost, by_guide, strict=True) for index in pair)
         best: Iterable[tuple[Packed, float]] = ((known[index][1], known[index][2]) for index in order)
         records, ages = fitting(best, MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed))
@@ -383,7 +383,7 @@ class Overlay(Talk):
         return happened
 
 
-def _ranked(costs: Iterable[float]) -> list[int]:
+def _ranked(costs: list[float]) -> list[int]:
     """Their indices, the least first; what is not a number goes last."""
-    ordered = sorted((math.inf if math.isnan(cost) else cost, index) for index, cost in enumerate(costs))
-    return [index for _, index in ordered]
+    comparable = [math.inf if math.isnan(cost) else cost for cost in costs]
+    return sorted(range(len(comparable)), key=comparable.__getitem__)

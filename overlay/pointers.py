@@ -16,11 +16,10 @@ place, and what is older than ``OLDEST_S`` is forgotten.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Final
 
 from overlay.config import MAX_POINTERS
 from overlay.identity import NodeId
@@ -37,27 +36,32 @@ DOUBTFUL_S: Final = 40.0
 LOAD_MS: Final = 2.0 * LOAD_SCALE_MS
 
 
-class Known(Protocol):
-    """A neighbour, or a pointer."""
-
-    record: NodeRecord
-    away_ms: float
-
-
 @dataclass(slots=True)
-class Pointer:
-    """One node. ``alive_at``: when it surely was alive, and as its record says, by our clock."""
+class Known:
+    """A neighbour, or a pointer: its record, also as it travels, and how its place looks from here.
+
+    ``away_ms`` is the predicted round trip, ``unlike_ms`` how unlike ours its place is, ``hub_ms`` how far away it is
+    as a hub: all set by :meth:`seen_from`, and kept because they are asked for all the time.
+    """
 
     record: NodeRecord
     packed: bytes
-    away_ms: float
-    unlike_ms: float
+    away_ms: float = field(init=False)
+    unlike_ms: float = field(init=False)
+    hub_ms: float = field(init=False)
+
+    def seen_from(self, here: Coordinate) -> None:
+        place = self.record.coordinate
+        self.away_ms, self.unlike_ms = here.rtt_ms(place), here.unlike_ms(place)
+        self.hub_ms = hub_ms(self.record, self.away_ms)
+
+
+@dataclass(slots=True)
+class Pointer(Known):
+    """One node. ``alive_at``: when it surely was alive, and as its record says, by our clock."""
+
     alive_at: float
     covered: bool = True
-
-    @property
-    def hub_ms(self) -> float:
-        return hub_ms(self.record, self.away_ms)
 
 
 class Pointers:
@@ -89,12 +93,12 @@ class Pointers:
         if known is not None:
             if record.supersedes(known.record):
                 known.record, known.packed = record, packed
-                known.away_ms, known.unlike_ms = here.rtt_ms(record.coordinate), here.unlike_ms(record.coordinate)
+                known.seen_from(here)
             if record.version == known.record.version:
                 known.alive_at = max(known.alive_at, alive_at)
             return
-        place = record.coordinate
-        pointer = Pointer(record, packed, here.rtt_ms(place), here.unlike_ms(place), alive_at)
+        pointer = Pointer(record, packed, alive_at)
+        pointer.seen_from(here)
         pointer.covered = self._is_covered(pointer, neighbours)
         self.table[node_id] = pointer
         if not pointer.covered:
@@ -118,7 +122,7 @@ class Pointers:
 
     def _drop_one(self) -> None:
         """The least of a hub of those that are not among the nearest, one that others cover if there is one."""
-        nearest = heapq.nsmallest(NEAREST, ((known.away_ms, node_id) for node_id, known in self.table.items()))
+        nearest = sorted([(known.away_ms, node_id) for node_id, known in self.table.items()])[:NEAREST]
         kept = {node_id for _, node_id in nearest}
         hubs = [
             ((known.covered, known.hub_ms), node_id) for node_id, known in self.table.items() if node_id not in kept
@@ -130,8 +134,8 @@ class Pointers:
         for node_id in [node_id for node_id, known in self.table.items() if now - known.alive_at > OLDEST_S]:
             del self.table[node_id]
         for pointer in self.table.values():
-            place = pointer.record.coordinate
-            pointer.away_ms, pointer.unlike_ms, pointer.covered = here.rtt_ms(place), here.unlike_ms(place), True
+            pointer.seen_from(here)
+            pointer.covered = True
         for pointer in sorted(self.table.values(), key=lambda known: (known.hub_ms, known.record.node_id)):
             pointer.covered = self._is_covered(pointer, neighbours)
 
@@ -163,7 +167,7 @@ def worth_knowing(
         (there.unlike_ms(record.coordinate), away_ms := there.rtt_ms(record.coordinate), hub_ms(record, away_ms))
         for record, _, _ in known
     ]
-    wishes = (heapq.nsmallest(count, range(len(known)), key=lambda i: seen_from_there[i][kind]) for kind in range(3))
+    wishes = [sorted(range(len(known)), key=[seen[kind] for seen in seen_from_there].__getitem__) for kind in range(3)]
     in_turns = dict.fromkeys(index for turn in zip(*wishes, strict=True) for index in turn)
     return [known[index] for index in itertools.islice(in_turns, count)]
 
@@ -171,7 +175,4 @@ def worth_knowing(
 def _covers(known: Iterable[Known], pointer: Pointer) -> bool:
     """Whether any of them is a better hub than it, and more alike to it than we are."""
     place, least_ms, unlike_ms = pointer.record.coordinate, pointer.hub_ms, pointer.unlike_ms
-    return any(
-        hub_ms(other.record, other.away_ms) <= least_ms and other.record.coordinate.unlike_ms(place) < unlike_ms
-        for other in known
-    )
+    return any(other.hub_ms <= least_ms and other.record.coordinate.unlike_ms(place) < unlike_ms for other in known)

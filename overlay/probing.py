@@ -98,8 +98,8 @@ class Prober:
             return True
         if here.error > KNOWS_ITS_PLACE:
             return False
-        less_ms, more_ms = sorted((here.rtt_ms(path.place), path.filter.value))
-        return more_ms > ODD_RATIO * max(less_ms, ODD_FROM_MS)
+        predicted_ms, measured_ms = here.rtt_ms(path.place), path.filter.value
+        return max(predicted_ms, measured_ms) > ODD_RATIO * max(min(predicted_ms, measured_ms), ODD_FROM_MS)
 
     def peers(self) -> Collection[NodeId]:
         """Those of whose paths something is kept."""

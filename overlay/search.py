@@ -233,8 +233,8 @@ class Search:
         """Whom nobody need name any more, unless there is news of them: the ends of the ids of the best, and the last
         bytes of their incarnations."""
         half = self._most_known // 2
-        best = heapq.nsmallest(half, self._found.values(), key=lambda found: found.cost)
-        best += heapq.nsmallest(half, self._found.values(), key=lambda found: found.guide_cost)
+        best = sorted(self._found.values(), key=lambda found: found.cost)[:half]
+        best += sorted(self._found.values(), key=lambda found: found.guide_cost)[:half]
         records = {found.record.node_id: found.record for found in best}
         return b"".join(map(id_end, records)), bytes(record.incarnation % 256 for record in records.values())
 
@@ -246,15 +246,24 @@ class Search:
 
     def _next(self, guided: bool) -> _Found | None:
         """The best not asked yet, if it is among the best WIDTH: nothing better, we trust, is behind the others."""
-        costed = [
-            (found.guide_cost if guided else found.cost, node_id, found)
-            for node_id, found in self._found.items()
-            if node_id not in self._late
-        ]
-        best = heapq.nsmallest(max(WIDTH, self._k), costed)
+        best_id, best_cost, best, is_any_fit = "", math.inf, None, False
+        for node_id, found in self._found.items():
+            cost = found.guide_cost if guided else found.cost
+            if node_id in self._late:
+                continue
+            if cost < math.inf:
+                is_any_fit = True
+            if not found.asked and (best is None or cost < best_cost or (cost == best_cost and node_id < best_id)):
+                best_id, best_cost, best = node_id, cost, found
         # Where nobody known fits yet, any host may know of one that does.
-        fit = [found for cost, _, found in best if cost < math.inf] or [found for _, _, found in best]
-        return next((found for found in fit if not found.asked), None)
+        if best is None or (is_any_fit and best_cost == math.inf):
+            return None
+        better = 0
+        for node_id, found in self._found.items():
+            cost = found.guide_cost if guided else found.cost
+            if cost < best_cost or (cost == best_cost and node_id < best_id):
+                better += node_id not in self._late
+        return best if better < max(WIDTH, self._k) else None
 
     @property
     def is_over(self) -> bool:

@@ -30,7 +30,9 @@ def told(
 
 
 def neighbour(record: NodeRecord) -> Pointer:
-    return Pointer(record, b"", HERE.rtt_ms(record.coordinate), HERE.unlike_ms(record.coordinate), 0.0)
+    pointer = Pointer(record, b"", 0.0)
+    pointer.seen_from(HERE)
+    return pointer
 
 
 def test_the_nearest_are_remembered_and_the_nearest_idle_ones() -> None:
