@@ -18,16 +18,10 @@ from overlay.config import MAX_HEARSAY, MAX_SAMPLES, OverlayConfig
 from overlay.events import MemberJoined
 from overlay.identity import NodeId
 from overlay.links import Link, Links
-from overlay.messages import (
+from overlay.messages import Beat, Exchange, ExchangeReply, LinkReply, LinkRequest, Packed, Unlink
+from overlay.naming import (
     NOT_KNOWN,
     REPLY_FRAME_BYTES,
-    Beat,
-    Exchange,
-    ExchangeReply,
-    LinkReply,
-    LinkRequest,
-    Packed,
-    Unlink,
     age_byte,
     fitting,
     id_end,
@@ -35,7 +29,7 @@ from overlay.messages import (
     is_newer,
     with_ages,
 )
-from overlay.packing import packed_node_id, packed_version, unpack
+from overlay.packing import packed_id_end, packed_node_id, packed_version, unpack
 from overlay.pointers import Pointers, worth_knowing
 from overlay.probing import Prober
 from overlay.records import NodeRecord
@@ -154,7 +148,7 @@ class Neighbourhood(Speech):
         while len(self._asked_about) >= MAX_QUESTIONS:
             del self._asked_about[next(iter(self._asked_about))]
         self._asked_about[partner] = list(pointers)
-        known = b"".join(map(id_end, [*pointers, *self._links.table]))
+        known = b"".join([packed_id_end(known.packed) for known in [*pointers.values(), *self._links.table.values()]])
         versions = bytes(pointer.record.incarnation % 256 for pointer in pointers.values())
         return Exchange(self._packed, known, versions)
 
@@ -275,7 +269,7 @@ class Neighbourhood(Speech):
         others: list[tuple[NodeRecord, Packed, float]] = []
         there, not_wanted = place.coordinate, {*known, id_end(sender)}
         for record, packed, age_s in [(self._own, self._packed, 0.0), *self._known_to_others()]:
-            end = id_end(record.node_id)
+            end = packed_id_end(packed)
             if end not in not_wanted:
                 others.append((record, packed, age_s))
             elif end in asked:

@@ -24,20 +24,9 @@ from overlay.config import MAX_REMEMBERED, OverlayConfig
 from overlay.events import Event, JoinFailed, Left, SearchFinished
 from overlay.identity import NodeId
 from overlay.latency_estimate import LatencyEstimate
-from overlay.messages import (
-    ID_END_BYTES,
-    REPLY_FRAME_BYTES,
-    Leave,
-    Packed,
-    SearchReply,
-    SearchRequest,
-    fitting,
-    id_end,
-    id_ends,
-    is_newer,
-    with_ages,
-)
-from overlay.packing import unpack
+from overlay.messages import Leave, Packed, SearchReply, SearchRequest
+from overlay.naming import ID_END_BYTES, REPLY_FRAME_BYTES, fitting, id_ends, is_newer, with_ages
+from overlay.packing import packed_id_end, unpack
 from overlay.records import Address, NodeRecord, Status
 from overlay.search import MAX_CONTACTS, Search
 from overlay.session_wire import MAX_BODY_BYTES
@@ -329,7 +318,7 @@ class Overlay(Talk):
         known = [
             (record, packed, age_s)
             for record, packed, age_s in self._known_to_others(but=sender)
-            if is_newer(record.incarnation, asker_knows.get(id_end(record.node_id), record.incarnation - 1))
+            if is_newer(record.incarnation, asker_knows.get(packed_id_end(packed), record.incarnation - 1))
         ]
         by_cost = _ranked([objective.cost(record) for record, _, _ in known])
         by_guide = _ranked([guide.cost(record) for record, _, _ in known])

@@ -10,13 +10,15 @@ import socket
 import struct
 from typing import Final
 
+from overlay.naming import ID_END_BYTES
 from overlay.records import NodeRecord, Status
 from sbon.coordinate import Coordinate
 from sbon.errors import RemoteProtocolError
 
 #: Node id, boot id, incarnation, port, load, flags, and the lengths of the coordinate and of the name.
-_HEAD = struct.Struct(">16sQIHfBBB")
-_VERSION = struct.Struct(">QI")
+_HEAD: Final = struct.Struct(">16sQIHfBBB")
+_VERSION: Final = struct.Struct(">QI")
+_ID_BYTES: Final = 16
 _ACCEPTS_OPERATORS: Final = 1
 _IPV6: Final = 2
 
@@ -118,9 +120,14 @@ def _read(data: bytes, dimensions: int) -> NodeRecord:
 
 def packed_node_id(data: bytes) -> str:
     """The node that a packed record is about, without reading the rest. Empty if it is no record."""
-    return data[:16].hex() if len(data) > _HEAD.size else ""
+    return data[:_ID_BYTES].hex() if len(data) > _HEAD.size else ""
+
+
+def packed_id_end(data: bytes) -> bytes:
+    """The end of the id of the node that a packed record is about, as :func:`overlay.naming.id_end` makes it."""
+    return data[_ID_BYTES - ID_END_BYTES : _ID_BYTES]
 
 
 def packed_version(data: bytes) -> tuple[int, int]:
     """The boot id and the incarnation in a packed record, without reading the rest; lowest of all if it is none."""
-    return _VERSION.unpack_from(data, 16) if len(data) > _HEAD.size else (-1, -1)
+    return _VERSION.unpack_from(data, _ID_BYTES) if len(data) > _HEAD.size else (-1, -1)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from overlay.identity import NodeId
-from overlay.messages import id_end
+from overlay.naming import id_end
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
 from sbon.objectives import Objective

@@ -18,7 +18,7 @@ from overlay.suite import SALT_BYTES, TAG_BYTES
 
 SESSION_VERSION: Final = 2
 HELLO, WELCOME, SEALED, RESET, REFUSED = (SESSION_VERSION << 4 | kind for kind in range(1, 6))
-HEAD = struct.Struct(">BII")
+HEAD: Final = struct.Struct(">BII")
 REFUSED_LAYOUT = struct.Struct(">BIB")
 HEADER_BYTES: Final = HEAD.size
 #: What sealing adds to a body.

@@ -45,9 +45,9 @@ STALL_S: Final = 0.5
 #: Beside a message: it is the last one, the session ends with it.
 CLOSE = "close"
 
-_SENT = {kind: f"sent.{name}" for kind, name in KIND_OF.items()}
-_SENT_BYTES = {kind: f"sent_bytes.{traffic}" for kind, traffic in TRAFFIC_OF.items()}
-_RECEIVED = {kind: f"received.{name}" for kind, name in KIND_OF.items()}
+_SENT: Final = {kind: f"sent.{name}" for kind, name in KIND_OF.items()}
+_SENT_BYTES: Final = {kind: f"sent_bytes.{traffic}" for kind, traffic in TRAFFIC_OF.items()}
+_RECEIVED: Final = {kind: f"received.{name}" for kind, name in KIND_OF.items()}
 
 
 class Speech:

@@ -98,11 +98,8 @@ class Coordinate(msgspec.Struct, frozen=True):
         Raises ValueError when the dimensions differ.
         """
         unlike_ms = math.dist(self.vector_ms, other.vector_ms) + abs(self.height_ms - other.height_ms)
-        (a, b, c), (x, y, z) = self._all_factors(), other._all_factors()
+        (a, b, c), (x, y, z) = self.factors or NO_FACTORS, other.factors or NO_FACTORS
         return unlike_ms + TYPICAL_FACTOR * (abs(a - x) + abs(b - y) + abs(c - z))
-
-    def _all_factors(self) -> tuple[float, ...]:
-        return self.factors or NO_FACTORS
 
     def check(self, dimensions: int) -> None:
         """Raise RemoteProtocolError unless this is a usable coordinate of ``dimensions`` dimensions."""
@@ -123,7 +120,7 @@ class Coordinate(msgspec.Struct, frozen=True):
 
     def to_bytes(self) -> bytes:
         """4 bytes for each dimension and 12 more: 28 bytes for 4 dimensions."""
-        return _WIRE[self.dimensions].pack(*self.vector_ms, self.height_ms, *self._all_factors(), self.error)
+        return _WIRE[self.dimensions].pack(*self.vector_ms, self.height_ms, *(self.factors or NO_FACTORS), self.error)
 
     @staticmethod
     def from_bytes(data: bytes, dimensions: int) -> Coordinate:

@@ -7,7 +7,6 @@ import pytest
 
 from overlay.config import OverlayConfig
 from overlay.messages import (
-    NOT_KNOWN,
     Exchange,
     ExchangeReply,
     LinkReply,
@@ -15,9 +14,8 @@ from overlay.messages import (
     Message,
     SearchReply,
     SearchRequest,
-    id_end,
-    with_ages,
 )
+from overlay.naming import NOT_KNOWN, id_end, with_ages
 from overlay.node import Overlay
 from overlay.packing import pack, packed_node_id, unpack
 from overlay.records import NodeRecord

@@ -26,9 +26,8 @@ from overlay.messages import (
     SearchReply,
     SearchRequest,
     Unlink,
-    id_end,
-    id_ends,
 )
+from overlay.naming import id_end, id_ends
 from overlay.session_wire import MAX_BODY_BYTES
 from overlay.wire import decode, encode
 from sbon.coordinate import FACTORS, MAX_DIMENSIONS, Coordinate
