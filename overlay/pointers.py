@@ -28,7 +28,7 @@ from sbon.coordinate import Coordinate
 from sbon.cost_space import LOAD_SCALE_MS
 
 #: So many places are for the nearest, busy or not. The others are for hubs.
-NEAREST: Final = 6
+NEAREST: Final = 10
 #: A node that nothing was heard of for so long is forgotten; one of so long ago may be asked whether it is there.
 OLDEST_S: Final = 150.0
 DOUBTFUL_S: Final = 40.0

@@ -2,13 +2,15 @@
 questions set, whatever nodes hear of each other, and how it falls with the size of the overlay.
 
     python -m tests.benchmarks.ideal_tables --rtt rtt.npz [--nodes 1000 10000] [--searches 200]
-                                            [--links 14 --pointers 20 --far 4]
+                                            [--links 14 --pointers 24 --far 4] [--missing 0.3]
 
 The sites of the matrix find their places from each other; further hosts are copies of them, two ms apart. A host knows
 whom :mod:`overlay.links` and :mod:`overlay.pointers` would choose if they had heard of everybody: the most alike and
 those that nobody more alike covers, the nearest, the best hubs, and some random ones. The searches are the overlay's
 own (:mod:`overlay.search`), answered at once: for the nearest to a node, for those to a point between two nodes where
-nobody is, and for least usage. Prints, by number of nodes, recall@10 and the hosts asked.
+nobody is, and for least usage. Loads are drawn as in simulations. ``--missing``: this share of what a host should know
+it has not heard of, as in an overlay that is young, or that is replaced. Prints, by number of nodes, recall@10, the
+hosts asked, and of how many searches less than half was found.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daemon.simulation.latency import Network, load
+from overlay.config import MAX_POINTERS
 from overlay.identity import NodeId
-from overlay.pointers import NEAREST
+from overlay.pointers import LOAD_MS, NEAREST
 from overlay.records import NodeRecord
 from overlay.search import Search
 from sbon.coordinate import FACTOR_SIGNS, MIN_HEIGHT_MS, TYPICAL_FACTOR, Coordinate
@@ -56,13 +59,15 @@ class Table(NamedTuple):
 class World:
     """Hosts at their places, and what each of them knows."""
 
-    def __init__(self, network: Network, sites: int, nodes: int, seed: int) -> None:
+    def __init__(self, network: Network, sites: int, nodes: int, seed: int, missing: float) -> None:
         places = _embed(network, sites, random.Random(seed))
         rng = np.random.default_rng(seed)
         self.records: list[NodeRecord] = []
         for index in range(nodes):
             place = places[index % sites]
-            self.records.append(_record(index, place if index < sites else _copy(place, rng)))
+            load = float(rng.random()) ** 2
+            self.records.append(_record(index, place if index < sites else _copy(place, rng), load))
+        self._missing = missing
         self.index_of = {record.node_id: index for index, record in enumerate(self.records)}
         self._rng = random.Random(seed)
         self._known: dict[int, list[NodeRecord]] = {}
@@ -96,7 +101,8 @@ class World:
                 self._rng.randrange(len(self.records)) for _ in range(table.far)
             ]
             indices += self._pointers(host, {host, *indices}, table.pointers)
-            self._known[host] = [self.records[index] for index in dict.fromkeys(indices) if index != host]
+            known = [self.records[index] for index in dict.fromkeys(indices) if index != host]
+            self._known[host] = [record for record in known if self._rng.random() >= self._missing]
         return self._known[host]
 
     def _links(self, host: int, count: int) -> list[int]:
@@ -110,7 +116,8 @@ class World:
         """The nearest, then the best hubs: first those that no better one covers."""
         rtt_ms = self.rtt_ms(host)
         nearest = [index for index in map(int, np.argsort(rtt_ms)[: NEAREST + len(others)]) if index not in others]
-        hubs = list(map(int, np.argsort(rtt_ms + self._arrays[1])[:HUBS]))
+        loads = np.array([record.load for record in self.records])
+        hubs = list(map(int, np.argsort(rtt_ms + self._arrays[1] + LOAD_MS * loads)[:HUBS]))
         uncovered = self._uncovered(hubs, self.unlike_ms(host), count)
         ordered = dict.fromkeys([*nearest[:NEAREST], *uncovered, *hubs])
         return [index for index in ordered if index not in others][:count]
@@ -151,9 +158,15 @@ def _between(a: Coordinate, b: Coordinate) -> Coordinate:
     return Coordinate(tuple((x + y) / 2.0 for x, y in zip(a.vector_ms, b.vector_ms, strict=True)), 0.0, 0.0)
 
 
-def _record(index: int, place: Coordinate) -> NodeRecord:
+def _record(index: int, place: Coordinate, load: float) -> NodeRecord:
     return NodeRecord(
-        node_id=f"{index + 1:032x}", name=f"n{index}", host="10.0.0.1", port=7400, boot_id=1, coordinate=place
+        node_id=f"{index + 1:032x}",
+        name=f"n{index}",
+        host="10.0.0.1",
+        port=7400,
+        boot_id=1,
+        coordinate=place,
+        load=load,
     )
 
 
@@ -177,11 +190,12 @@ def search(world: World, asker: int, objective: Objective, ends: Sequence[int], 
     return run
 
 
-def measure(world: World, searches: int, table: Table, seed: int) -> dict[str, tuple[float, float]]:
-    """Recall@10 and mean hosts asked, for the nearest to a host and to a point, and for least usage."""
+def measure(world: World, searches: int, table: Table, seed: int) -> dict[str, tuple[float, float, int]]:
+    """Recall@10, mean hosts asked, and how many found less than half, for the nearest to a host and to a point, and
+    for least usage."""
     figures = {}
     for kind in ("nearest", "point", "usage"):
-        rng, hits, contacts = random.Random(seed), 0, 0
+        rng, hits, contacts, astray = random.Random(seed), 0, 0, 0
         for _ in range(searches):
             hosts = range(len(world.records))
             asker, ends = rng.choice(hosts), rng.sample(hosts, rng.randint(3, 5))
@@ -192,14 +206,15 @@ def measure(world: World, searches: int, table: Table, seed: int) -> dict[str, t
                 case "point":
                     objective = NearestTo(_between(places[0][0], places[1][0]))
                 case _:
-                    objective = LeastUsage(
-                        tuple(Endpoint(place, 10.0 ** rng.uniform(3.0, 6.0), end) for place, end in places)
-                    )
+                    endpoints = tuple(Endpoint(place, 10.0 ** rng.uniform(3.0, 6.0), end) for place, end in places)
+                    objective = LeastUsage(endpoints, sum(end.rate_bytes_per_s for end in endpoints[:-1]))
             run = search(world, asker, objective, ends if kind == "usage" else (), table)
             costs = heapq.nsmallest(K, map(objective.cost, world.records))
-            hits += sum(objective.cost(record) <= costs[-1] for record in run.result())
+            found = sum(objective.cost(record) <= costs[-1] for record in run.result())
+            hits += found
+            astray += found < K / 2
             contacts += run.contacts
-        figures[kind] = (hits / (K * searches), contacts / searches)
+        figures[kind] = (hits / (K * searches), contacts / searches, astray)
     return figures
 
 
@@ -209,8 +224,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, nargs="+", default=[1000, 10000])
     parser.add_argument("--searches", type=int, default=200)
     parser.add_argument("--links", type=int, default=14)
-    parser.add_argument("--pointers", type=int, default=20)
+    parser.add_argument("--pointers", type=int, default=MAX_POINTERS)
     parser.add_argument("--far", type=int, default=4)
+    parser.add_argument("--missing", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=1)
     parsed = parser.parse_args(arguments)
     network = Network(load(parsed.rtt), parsed.seed, play=False)
@@ -218,10 +234,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for _ in range(sites):
         network.add_host()
     for nodes in parsed.nodes:
-        world = World(network, sites, nodes, parsed.seed)
+        world = World(network, sites, nodes, parsed.seed, parsed.missing)
         table = Table(parsed.links, parsed.pointers, parsed.far)
-        for kind, (recall, contacts) in measure(world, parsed.searches, table, parsed.seed).items():
-            print(f"{nodes} nodes, {kind}: recall@10 {recall:.4f}, {contacts:.1f} hosts asked", flush=True)
+        for kind, (recall, contacts, astray) in measure(world, parsed.searches, table, parsed.seed).items():
+            asked = f"{contacts:.1f} hosts asked, {astray} of {parsed.searches} searches went astray"
+            print(f"{nodes} nodes, {kind}: recall@10 {recall:.4f}, {asked}", flush=True)
     return 0
 
 
