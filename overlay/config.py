@@ -10,13 +10,15 @@ from sbon.coordinate import DEFAULT_DIMENSIONS, MAX_DIMENSIONS
 
 #: Of how many others anything may be kept: links, strangers, pointers, candidates and the lost together.
 MAX_REMEMBERED: Final = 64
-#: Of those: samples, the lost, candidates and pointers, and both of these together.
+#: Of those: samples, the lost, candidates, and pointers.
 MAX_SAMPLES: Final = 2
 MAX_LOST: Final = 6
 MAX_CANDIDATES: Final = 6
-MAX_POINTERS: Final = 24
-MAX_HEARSAY: Final = 24
-MAX_OTHERS: Final = MAX_SAMPLES + MAX_LOST + MAX_HEARSAY
+MAX_POINTERS: Final = 28
+#: Candidates and pointers have so many places together, and those that nobody else takes: at rest nobody is lost, and
+#: some links are not needed.
+LEAST_HEARSAY: Final = 20
+MAX_OTHERS: Final = MAX_SAMPLES + MAX_LOST + LEAST_HEARSAY
 #: So many links are kept for random ones, without which a newcomer would not get in.
 PLACES_LEFT: Final = 4
 
@@ -42,7 +44,7 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: A random link is replaced by a fresh one this often, so that the overlay stays well mixed.
     far_link_lifetime_s: float = 180.0
     #: Nodes met by probing, beside the linked ones; the least recently heard of goes first.
-    max_strangers: int = 8
+    max_strangers: int = 12
     #: Neighbours tell each other whom they know near by: often while that brings news, then less and less.
     min_exchange_interval_s: float = 1.0
     max_exchange_interval_s: float = 12.0

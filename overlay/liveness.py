@@ -213,6 +213,7 @@ class Liveness(Measuring):
             del self._lost[next(iter(self._lost))]
         self._lost[record.node_id] = Lost(record, now)
         self._pointers.remove(record.node_id)
+        self._bound_hearsay()
 
     def _reconnect(self, now: float) -> None:
         """Try the next of the lost again, so that the overlay grows together after an outage."""

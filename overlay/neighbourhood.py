@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from overlay.config import MAX_HEARSAY, MAX_SAMPLES, OverlayConfig
+from overlay.config import MAX_REMEMBERED, MAX_SAMPLES, OverlayConfig
 from overlay.events import MemberJoined
 from overlay.identity import NodeId
 from overlay.links import Link, Links
@@ -236,9 +236,10 @@ class Neighbourhood(Speech):
         self._bound_hearsay()
 
     def _bound_hearsay(self) -> None:
-        """Candidates, most of whom are pointers, too, go before pointers."""
+        """Pointers have the places that all others leave; most candidates are pointers, too."""
         others = sum([node_id not in self._pointers for node_id in self._links.candidates])
-        self._pointers.shrink(MAX_HEARSAY - others)
+        others += MAX_SAMPLES + len(self._links) + len(self._strangers) + len(self._lost)
+        self._pointers.shrink(MAX_REMEMBERED - others)
 
     def _refused(self, record: NodeRecord, packed: bytes, now: float) -> None:
         self._links.refused(record, packed, now)
@@ -358,6 +359,7 @@ class Neighbourhood(Speech):
         self._pointers.remove(node_id)
         if is_new:
             link.told_incarnation, link.news_at = self._own.incarnation, now
+            self._bound_hearsay()
             if len(self._links) <= self._config.near_links:
                 self._prober.probe_soon(node_id)
             self._events.append(MemberJoined(record))
@@ -401,6 +403,7 @@ class Neighbourhood(Speech):
             oldest = next((stranger for stranger in strangers if not self._is_awaited(stranger)), node_id)
             self._send(oldest, Unlink(True), CLOSE)
             self._part_with_stranger(oldest, close=False)
+        self._bound_hearsay()
 
     def _part_with_stranger(self, node_id: NodeId, *, close: bool = True) -> None:
         if self._strangers.pop(node_id, None) is not None:
