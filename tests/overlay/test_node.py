@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import overlay.node
-from overlay.config import OverlayConfig
+from overlay.config import LEAST_HEARSAY, MAX_REMEMBERED, MAX_SAMPLES, OverlayConfig
 from overlay.events import (
     Joined,
     JoinFailed,
@@ -84,6 +84,14 @@ def test_a_newcomer_is_known_to_everybody_soon() -> None:
     network.start(17, OverlayConfig())
     network.join(17, 5)
     network.run_until(network.is_complete, 10.0)
+
+
+def test_pointers_have_the_places_that_others_leave() -> None:
+    config = OverlayConfig(near_links=4, far_links=2, few_links=6, max_links=10, max_strangers=4)
+    network = full_mesh(truth.grid(8), config)
+    network.run(30.0)
+    most = max(node.remembered() for node in network.nodes.values())
+    assert 10 + 4 + MAX_SAMPLES + LEAST_HEARSAY < most <= MAX_REMEMBERED
 
 
 def test_a_large_overlay_stays_within_its_bounds() -> None:
