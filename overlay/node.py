@@ -46,6 +46,8 @@ MAX_SEARCHES: Final = 16
 FIRST_LOOKUP_S: Final = 20.0
 LOOKUP_S: Final = 40.0
 MAX_LOOKUP_S: Final = 640.0
+#: So many hosts are asked then: the way is short, as the neighbours are near by.
+LOOKUP_CONTACTS: Final = 12
 
 
 class Overlay(Talk):
@@ -270,7 +272,8 @@ class Overlay(Talk):
         if not self._estimator.is_settling:
             self._lookup_interval_s = min(MAX_LOOKUP_S, 2.0 * self._lookup_interval_s)
         if len(self._searches) < MAX_SEARCHES:
-            self.search(NearestTo(self._own.coordinate, self._own.node_id), 1, now, is_lookup=True)
+            place = NearestTo(self._own.coordinate, self._own.node_id)
+            self.search(place, 1, now, LOOKUP_CONTACTS, is_lookup=True)
 
     def _place_found(self, now: float) -> None:
         super()._place_found(now)

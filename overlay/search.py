@@ -6,14 +6,9 @@ is asked once more, others are meanwhile, and the search waits for it at the end
 
 Hosts are named in answers in turns by the objective and by its *guide* (:mod:`sbon.objectives`): those who know the
 best need not be the best themselves. So at first the search *walks*: it asks whoever is better by the guide than all
-that have answered, one at a time, since each answer tells whom to ask next. Then PARALLEL are asked at a time:
-
-* the best known;
-* the best by the guide: in a large overlay a walk ends now and then beside the goal, and those at the goal know hosts
-  that the best known do not;
-* the best known;
-* *elsewhere*: of the good ones the one that is farthest from all that were asked. For where many hosts are, the best
-  known are neighbours of each other, and all of them know the same ones.
+that have answered, one at a time, since each answer tells whom to ask next. Then PARALLEL are asked at a time: two in
+three of them are the best known, the third is, among the good ones, the one that is farthest from all that were asked.
+For where many hosts are, the best known are neighbours of each other, and all of them know the same ones.
 
 Asking the best also makes sure that they live, and brings what they say about themselves now. If that was a while ago
 when nobody else is left to be asked, they are asked once more.
@@ -57,13 +52,11 @@ MAX_FOUND: Final = 400
 MAX_K: Final = 64
 #: So many of them at most are named in a question, for news of them only.
 MAX_KNOWN: Final = 64
-#: Of the contacts so many at most are for walking. Elsewhere is among so many good ones.
+#: Of the contacts so many at most are for walking; afterwards one follows so many of the best, elsewhere among so many
+#: good ones. The best are asked themselves, as what others know of them may be out of date.
 WALKED: Final = 12
+BY_COST: Final = 2
 GOOD: Final = 24
-#: After the walk every other host is the best known; of each TURNS these are not.
-TURNS: Final = 4
-GUIDED: Final = 1
-ELSEWHERE: Final = 3
 
 
 @dataclass(slots=True)
@@ -213,12 +206,9 @@ class Search:
         ahead = self._ahead()
         if ahead is not None:
             return ahead
-        turn = self.contacts % TURNS
         another = None
-        if turn == GUIDED or (turn == ELSEWHERE and self.is_lookup):
-            another = self._next(True)
-        elif turn == ELSEWHERE:
-            another = self._elsewhere()
+        if self.contacts % (1 + BY_COST) == BY_COST:
+            another = self._next(True) if self.is_lookup else self._elsewhere()
         return another or self._next(False) or self._next(True)
 
     def _ahead(self) -> _Found | None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.records import NodeRecord
-from overlay.search import ELSEWHERE, MAX_CONTACTS, MAX_FOUND, MAX_K, MOST_MORE, PARALLEL, PER_DEAD, WIDTH, Search
+from overlay.search import BY_COST, MAX_CONTACTS, MAX_FOUND, MAX_K, MOST_MORE, PARALLEL, PER_DEAD, WIDTH, Search
 from sbon.coordinate import Coordinate
 from sbon.objectives import NearestTo
 from tests.overlay.fake_network import fake_record, id_of
@@ -188,7 +188,7 @@ def test_for_each_that_is_dead_two_others_are_asked(dead: int, contacts: int) ->
     assert search.contacts == contacts
 
 
-def test_of_four_one_is_asked_that_is_far_from_those_who_were() -> None:
+def test_of_three_one_is_asked_that_is_far_from_those_who_were() -> None:
     crowd = [host(index, 10.0 + index / 100.0) for index in range(1, WIDTH + 5)]
     elsewhere = host(50, -15.0)
     search = search_among(*crowd, elsewhere)
@@ -197,7 +197,7 @@ def test_of_four_one_is_asked_that_is_far_from_those_who_were() -> None:
         order += asked(search)
         for node_id in order:
             search.answered(node_id)
-    assert order.index(elsewhere.node_id) == ELSEWHERE, "the first that is not one of the best"
+    assert order.index(elsewhere.node_id) == BY_COST, "the first that is not one of the best"
     assert order[0] == crowd[0].node_id
 
 
