@@ -237,9 +237,10 @@ class Neighbourhood(Speech):
 
     def _bound_hearsay(self) -> None:
         """Pointers have the places that all others leave; most candidates are pointers, too."""
-        others = sum([node_id not in self._pointers for node_id in self._links.candidates])
-        others += MAX_SAMPLES + len(self._links) + len(self._strangers) + len(self._lost)
-        self._pointers.shrink(MAX_REMEMBERED - others)
+        room = MAX_REMEMBERED - MAX_SAMPLES - len(self._links) - len(self._strangers) - len(self._lost)
+        pointers, candidates = self._pointers, self._links.candidates
+        while pointers.table and len(pointers.table.keys() | candidates.keys()) > room:
+            pointers.shrink(len(pointers.table) - 1)
 
     def _refused(self, record: NodeRecord, packed: bytes, now: float) -> None:
         self._links.refused(record, packed, now)
