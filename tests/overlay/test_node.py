@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 import overlay.node
-from overlay.config import LEAST_HEARSAY, MAX_REMEMBERED, MAX_SAMPLES, OverlayConfig
+from overlay.config import (
+    LEAST_HEARSAY,
+    MAX_CANDIDATES,
+    MAX_POINTERS,
+    MAX_REMEMBERED,
+    MAX_SAMPLES,
+    OverlayConfig,
+)
 from overlay.events import (
     Joined,
     JoinFailed,
@@ -19,7 +26,9 @@ from overlay.events import (
     PathChanged,
 )
 from overlay.messages import Ping, Pong
+from overlay.neighbourhood import Lost
 from overlay.node import Overlay
+from overlay.packing import pack
 from overlay.wire import decode
 from sbon import coordinate_estimator, update_filter
 from sbon.coordinate import MAX_ERROR, Coordinate
@@ -92,6 +101,21 @@ def test_pointers_have_the_places_that_others_leave() -> None:
     network.run(30.0)
     most = max(node.remembered() for node in network.nodes.values())
     assert 10 + 4 + MAX_SAMPLES + LEAST_HEARSAY < most <= MAX_REMEMBERED
+
+
+def test_a_pointer_that_is_a_candidate_too_is_forgotten_as_both_or_not_at_all() -> None:
+    """Where there is no place to spare, a candidate whose pointer was dropped was still remembered: one too many."""
+    node = full_mesh(truth.grid(2), OverlayConfig()).nodes[0]
+    crowd = [fake_record(index) for index in range(100, 100 + MAX_POINTERS)]
+    for record in crowd:
+        node._point_to(record, pack(record), 0.0)
+    for record in sorted(crowd, key=lambda record: record.node_id)[-MAX_CANDIDATES:]:
+        node._links.refused(record, pack(record), 0.0)
+    others = len(node._links) + len(node._strangers) + MAX_SAMPLES
+    for index in range(MAX_REMEMBERED - others - 10):
+        node._lost[f"lost{index}"] = Lost(fake_record(500 + index), 0.0)
+    node._bound_hearsay()
+    assert len(node._pointers.table.keys() | node._links.candidates.keys()) <= 10
 
 
 def test_a_large_overlay_stays_within_its_bounds() -> None:
