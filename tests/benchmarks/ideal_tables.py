@@ -2,7 +2,7 @@
 questions set, whatever nodes hear of each other, and how it falls with the size of the overlay.
 
     python -m tests.benchmarks.ideal_tables --rtt rtt.npz [--nodes 1000 10000] [--searches 200]
-                                            [--links 14 --pointers 24 --far 4] [--missing 0.3]
+                                            [--links 14 --pointers 28 --far 4] [--missing 0.3]
 
 The sites of the matrix find their places from each other; further hosts are copies of them, two ms apart. A host knows
 whom :mod:`overlay.links` and :mod:`overlay.pointers` would choose if they had heard of everybody: the most alike and
