@@ -51,6 +51,8 @@ _STATE_STORE = {
     # A start replays what has changed since the last snapshot, and most of a snapshot is new: one in half a minute.
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "50",
     "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
+    # Counting the rows means to look each key up before it is written, also when a start replays what has changed.
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "64",
 }
