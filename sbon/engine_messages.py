@@ -16,7 +16,7 @@ import msgspec
 
 from sbon.fragment import FragmentSpec, PortSpec, Start
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 
 def cursor_name(consumer_fragment_id: str, port: str) -> str:
@@ -138,6 +138,11 @@ class SetPort(Owned, frozen=True):
     port: PortSpec
 
 
+class AwaitOutput(Owned, frozen=True):
+    """The fragment is about to be stopped. Reply: when it has just let rows out, or if it does not do so often, at
+    once."""
+
+
 class Migrate(Owned, frozen=True):
     """Stop the fragment and let go of its folder, which is then all of its state. Reply: ``state_bytes``."""
 
@@ -148,7 +153,9 @@ class Destroy(Owned, frozen=True):
     folder: str
 
 
-Command = Instantiate | Rehearse | Permit | SetReaders | Connect | Disconnect | SetPort | Migrate | Destroy
+Command = (
+    Instantiate | Rehearse | Permit | SetReaders | Connect | Disconnect | SetPort | AwaitOutput | Migrate | Destroy
+)
 
 
 class EngineCall(_Message, frozen=True):

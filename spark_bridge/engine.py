@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from sbon.engine_messages import (
     PROTOCOL_VERSION,
+    AwaitOutput,
     Command,
     Connect,
     Destroy,
@@ -60,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 _STATUS_PERIOD_S = 1.0
 _STOP_WITHIN_S = 3.0
-_COMMANDS_AT_ONCE = 4
+_COMMANDS_AT_ONCE = 8
 #: Fragments for which all is ready, at most: of those that are expected not all come.
 _MOST_PREPARED = 8
 _CALLS = msgspec.msgpack.Decoder(EngineCall)
@@ -190,6 +191,8 @@ class Fragments:
                 self._runner(command.fragment_id).disconnect(command.port, command.producer)
             case SetPort():
                 self._runner(command.fragment_id).set_port(command.port)
+            case AwaitOutput():
+                self._runner(command.fragment_id).await_output()
             case Migrate():
                 return EngineReply(call_id, state_bytes=self._migrate(command))
             case Destroy():
@@ -251,8 +254,14 @@ class Fragments:
 
 
 def _whose(command: Command) -> str:
-    """Those of one fragment are carried out one after the other. A rehearsal is somebody else's."""
-    return f"{command.fragment_id}-rehearsal" if isinstance(command, Rehearse) else command.fragment_id
+    """Those of one fragment are carried out one after the other. A rehearsal is somebody else's, and who waits for
+    output does not hold up what it depends on."""
+    match command:
+        case Rehearse():
+            return f"{command.fragment_id}-rehearsal"
+        case AwaitOutput():
+            return f"{command.fragment_id}-output"
+    return command.fragment_id
 
 
 def _failed(call_id: int, command: Command, error: str) -> EngineReply:

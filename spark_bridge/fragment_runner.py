@@ -43,6 +43,7 @@ from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
 from spark_bridge.moved_state import own_its_paths
 from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch
 from spark_bridge.outlet import Outlet
+from spark_bridge.output_rhythm import OutputRhythm
 from spark_bridge.relay import Relay
 from spark_bridge.replay_source import REPLAY_FORMAT
 from spark_bridge.sinks import SinkWriter, open_sink
@@ -118,8 +119,13 @@ class FragmentRunner:
         self._lock = FolderLock(spark, self._folder)
         try:
             self._check_folder()
+            self._rhythm = OutputRhythm()
             self._log = LinkLog(
-                self._folder / "log", self.spec.fragment_id, command.consumers, max_bytes=settings.log_bytes
+                self._folder / "log",
+                self.spec.fragment_id,
+                command.consumers,
+                settings.log_bytes,
+                self._rhythm.rows_left,
             )
             self._ports = FragmentPorts(self._folder / "ports", self.spec, self._log.wanted, self._arrivals.tell)
             self._outlet = Outlet(self._folder, self._log, self._ports.inboxes, snapshot_taken)
@@ -166,6 +172,10 @@ class FragmentRunner:
     def set_port(self, port: PortSpec) -> None:
         """From now on it is fed as that says."""
         self._ports.set(port)
+
+    def await_output(self) -> None:
+        """Return when it has just let rows out, if that is soon: then it is best stopped."""
+        self._rhythm.wait_for_rows()
 
     def runs(self) -> bool:
         """False once it has failed or was stopped: it can only be started anew from its folder."""
@@ -392,6 +402,8 @@ class FragmentRunner:
         if self._sink is not None:
             written = self._sink.write(rows, batch_id)
             self.meters.rows_out.add(written, time.monotonic())
+            if written:
+                self._rhythm.rows_left()
             return self._ports.watermark_ms(plan.port_ends()) == END_OF_STREAM_MS
         if self.spec.kind is FragmentKind.SOURCE:
             table, watermark_ms = self._source_batch(rows, batch_id, plan)

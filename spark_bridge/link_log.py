@@ -8,7 +8,7 @@ has a cursor here; the slowest one bounds how far the producer may run ahead (ba
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -36,10 +36,17 @@ class LinkLog:
     """Segments of one fragment in ``folder``. Thread-safe; one process at a time (the fragment's folder lock).
 
     ``consumers`` are the cursors to wait for before anything is trimmed, ``max_bytes`` the room for what they have not
-    acknowledged yet.
+    acknowledged yet. ``rows_left()`` is called whenever rows are served that nobody has had before.
     """
 
-    def __init__(self, folder: Path, fragment_id: str, consumers: tuple[str, ...], max_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fragment_id: str,
+        consumers: tuple[str, ...],
+        max_bytes: int,
+        rows_left: Callable[[], None] = lambda: None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._fragment_id = fragment_id
@@ -51,6 +58,8 @@ class LinkLog:
         stored = self._stored_cursors()
         self._cursors: dict[str, int] = {consumer: stored.get(consumer, -1) for consumer in consumers}
         self._safe_batch: int | None = None
+        self._rows_left = rows_left
+        self._newest_served = -1
         self._bytes_out = 0
         self._rows_out = 0
         self._last = self._header(max(self._sizes)) if self._sizes else None
@@ -132,7 +141,10 @@ class LinkLog:
                     self._changed.wait(wait_s)
                 if not self._is_served(batch_id):
                     return
-                data = self._whole_segment(batch_id)
+                header, data = self._whole_segment(batch_id)
+                is_new, self._newest_served = batch_id > self._newest_served, max(batch_id, self._newest_served)
+            if is_new and header.rows:
+                self._rows_left()
             yield data
             batch_id += 1
 
@@ -181,7 +193,7 @@ class LinkLog:
     def _compare_replay(self, header: SegmentHeader, table: pa.Table) -> None:
         if header.batch_id not in self._sizes:
             return  # trimmed: every consumer has it
-        stored, body = decode_segment(self._whole_segment(header.batch_id))
+        stored, body = decode_segment(self._whole_segment(header.batch_id)[1])
         if stored.checksum == header.checksum:
             return
         before = body_table(body)
@@ -225,14 +237,13 @@ class LinkLog:
         path = self._folder / "cursors"
         return msgspec.msgpack.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
 
-    def _whole_segment(self, batch_id: int) -> bytes:
+    def _whole_segment(self, batch_id: int) -> tuple[SegmentHeader, bytes]:
         """Raises LogFaultError if the disk does not say what was written to it: consumers must not be told that."""
         data = self._path(batch_id).read_bytes()
         try:
-            decode_segment(data)
+            return decode_segment(data)[0], data
         except RemoteProtocolError as error:
             raise LogFaultError(f"{self._path(batch_id)} is damaged on this host's disk: {error}") from error
-        return data
 
     def _header(self, batch_id: int) -> SegmentHeader:
         try:

@@ -29,8 +29,8 @@ def port_view(spark: SparkSession, reader: PortReader, event_time: str | None) -
     # The flag must be something that Spark can neither fold nor reorder with a filter: predicates that a join or an
     # aggregate infers (key IS NOT NULL, say) would otherwise be pushed below the watermark operator, where they drop
     # every control row, and the query would never advance. A projection with a non-deterministic column is a barrier
-    # to them. (Not a random one: each batch gets another seed, which stands in the code that is generated from the plan,
-    # and so has it compiled anew.)
+    # to them. (Not a random one: each batch gets another seed, which stands in the code that is generated from the
+    # plan, and so has it compiled anew.)
     flag = (sf.spark_partition_id() >= sf.lit(0)).alias(CONTROL)
     control = (
         raw.where(sf.col(CONTROL))

@@ -36,6 +36,7 @@ from daemon.peering.peers import Peers
 from daemon.peering.query_messages import Assignment, Claim, Claimed, Hosted, HostFragment, ReleaseFragment
 from daemon.peering.requests import Done
 from sbon.engine_messages import (
+    AwaitOutput,
     Destroy,
     FragmentState,
     FragmentStatus,
@@ -56,6 +57,7 @@ LONGEST_PAUSE_S = 15.0
 MAX_REFUSALS = 4
 #: A fragment that has not done a batch for so long has no state to copy ahead.
 SNAPSHOT_TIMEOUT_S = 3.0
+OUTPUT_TIMEOUT_S = 10.0
 
 
 class Hosting:
@@ -460,6 +462,13 @@ class Hosting:
             fragment.confirmed = False  # whatever has happened, the next word on it is the keeper's
             if self._is_here(fragment):
                 self._settle_soon(fragment)
+
+    async def await_output(self, fragment: HostedFragment) -> None:
+        """Until it has just let rows out, if it does so often: who waits for them notices least if it stops then."""
+        with suppress(SbonError):  # it does not run: then there is nothing to wait for
+            await self._supervisor.call(
+                AwaitOutput(fragment.fragment_id, fragment.generation, self._peers.node_id), OUTPUT_TIMEOUT_S
+            )
 
     async def stop(self, fragment: HostedFragment) -> int:
         """Have the engine let go of the fragment; its folder is then all of it. Returns its size in bytes."""

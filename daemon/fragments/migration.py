@@ -2,9 +2,10 @@
 
 The steps: *announce* (the target holds room for it, and the keepers grant it the next generation), *prepare* (the
 target looks whether its disk has room for the state and its Spark is the same, starts its engine and rehearses the
-fragment, which still runs here), *copy* (its state as it is now goes ahead), *stop*, *ship* (what has changed since,
-its durable acceptance, and the target's claim, which commits the move), *activate* (the target instantiates it from the
-folder and connects its inputs; the keepers point its consumers at it).
+fragment, which still runs here), *copy* (its state as it is now goes ahead), *await-output* (it has just let rows out:
+then its silence is shortest), *stop*, *ship* (what has changed since, its durable acceptance, and the target's claim,
+which commits the move), *activate* (the target instantiates it from the folder and connects its inputs; the keepers
+point its consumers at it).
 
 If anything fails before the commit, the fragment goes on here; if it is not known whether it failed, the keeper is
 asked, and until it answers the fragment rests: it is never lost and never runs twice.
@@ -118,6 +119,8 @@ class _Move:
                 await self._peers.ask(self._target, self._preparation(granted), Done, START_TIMEOUT_S)
             with self._step("copy"):
                 await self._copy_ahead()
+            with self._step("await-output"):
+                await self._hosting.await_output(fragment)
             async with self._alone_with_target():
                 stopped_s = trio.current_time()
                 with self._step("stop"):

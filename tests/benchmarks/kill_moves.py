@@ -38,7 +38,7 @@ from sbon.streams import SinkSpec, StreamSpec
 from tests.benchmarks.counted_pairs import PairsReader, counted_pairs, counting_stream, pairs_sink, read_pairs
 from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, running_cluster
 
-STEPS = ("announce", "prepare", "copy", "stop", "ship", "activate")
+STEPS = ("announce", "prepare", "copy", "await-output", "stop", "ship", "activate")
 VICTIMS = ("source daemon", "source engine", "target daemon", "target engine", "keeper daemon")
 _POLL_S = 0.1
 #: Events arrive within that.

@@ -151,6 +151,7 @@ async def run_moves(folder: Path, settings: Settings) -> dict[str, object]:
         "state_bytes": done[-1].fields["state_bytes"],
         "twin_files_apart_ms": round(usual_s * 1000.0),
         "gap_ms": summary(gaps_ms),
+        "gaps_ms": [round(gap_ms) for gap_ms in gaps_ms],
         "downtime_ms": summary(downtimes_ms),
         "steps_s": steps([one.fields for one in done]),
     }

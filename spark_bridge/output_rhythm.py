@@ -1,0 +1,52 @@
+"""When a fragment lets rows out, so that it can be stopped at the best moment: just after it did.
+
+Whoever waits for its results sees a move as the time between two of them. Windows close once a second, say, and a
+fragment that stops in the middle has been silent for half of that already.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+#: The usual time between two outputs is the median of so many.
+_REMEMBERED = 8
+_LEAST = 2
+#: Who lets out rows less often is not waited for, and of the others nobody for longer than so many usual times.
+_OFTEN_S = 3.0
+_PATIENCE = 4.0
+
+
+class OutputRhythm:
+    """Of one fragment. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._times_s: deque[float] = deque(maxlen=_REMEMBERED + 1)
+        self._changed = threading.Condition()
+
+    def rows_left(self) -> None:
+        """Rows were let out just now."""
+        with self._changed:
+            self._times_s.append(self._clock())
+            self._changed.notify_all()
+
+    def wait_for_rows(self) -> bool:
+        """Return when rows are let out the next time, if that is soon; at once or in vain otherwise. Whether they
+        were."""
+        with self._changed:
+            wait_s = self._due_within_s()
+            return wait_s > 0.0 and self._changed.wait(wait_s)
+
+    def _due_within_s(self) -> float:
+        times_s = list(self._times_s)
+        if len(times_s) <= _LEAST:
+            return 0.0
+        usual_s = statistics.median(later - earlier for earlier, later in itertools.pairwise(times_s))
+        if usual_s > _OFTEN_S:
+            return 0.0
+        return times_s[-1] + _PATIENCE * usual_s - self._clock()
