@@ -90,11 +90,14 @@ class Instantiate(Owned, frozen=True):
 
 class Rehearse(Owned, frozen=True):
     """Run the fragment for a moment in ``folder``, without input and state: it is about to arrive, and starts faster
-    then. Nothing of it is left. ``port_schemas`` as in :class:`Instantiate`."""
+    then. Nothing of it is left. ``port_schemas`` as in :class:`Instantiate`.
+
+    ``state``: a folder with a copy of its state, or None: it is run on that, too, and the copy deleted."""
 
     spec: FragmentSpec
     folder: str
     port_schemas: tuple[str, ...] = ()
+    state: str | None = None
 
 
 class Permit(Owned, frozen=True):

@@ -8,6 +8,7 @@ was, and make folders for them on this one, under names of that one: where it ma
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 
 from sbon.errors import SbonError
@@ -37,6 +38,13 @@ def own_its_paths(checkpoint: Path) -> None:
         if moved:
             file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # of what was there; there need be none
             write_durably(file, f"{header}{newline}{json.dumps(metadata)}".encode())
+
+
+def become_another_query(checkpoint: Path) -> None:
+    """Of two queries with one id Spark stops the one that runs when the other starts: a copy gets an id of its own."""
+    file = checkpoint / "metadata"
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    write_durably(file, json.dumps({"id": str(uuid.uuid4())}).encode())
 
 
 def _own(path: str, checkpoint: Path) -> str:

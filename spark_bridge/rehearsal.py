@@ -8,6 +8,9 @@ snapshot of the state, and the first that an engine reads took up to a second: s
 with each batch, where others write only what has changed. And a Java machine that has just started compiles
 what it runs often: a start takes seconds the first time, and half a second the tenth. So it is started again and again,
 as long as that makes it faster. One start that is no faster says little on a busy host; two in a row do.
+
+What a batch does with a large state (an aggregate looks through all of its windows) nothing but such a state can
+rehearse. So if a copy of it is here, the last starts are from that.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from pyspark.sql import SparkSession
 from sbon.engine_messages import Instantiate, Rehearse
 from sbon.errors import SbonError
 from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings
+from spark_bridge.moved_state import become_another_query
 from spark_bridge.session import CHANGELOGS
 
 _log = logging.getLogger(__name__)
@@ -39,6 +43,8 @@ _MOST_STARTS = 12
 _MORE_WITHIN_S = 20.0
 _STILL_FASTER = 0.95
 _POLL_S = 0.02
+#: Starts from a copy of the state.
+_ON_STATE = 2
 
 
 class Rehearsals:
@@ -55,36 +61,55 @@ class Rehearsals:
 
     def rehearse(self, command: Rehearse) -> bool:
         """Run the first batches of the fragment in ``command.folder``, and go on from there as after a move, until that
-        takes no less time than before; the folder is deleted, before and after. One at a time for each fragment.
+        takes no less time than before; then from the copy of its state, if there is one. The folders are deleted, the
+        first before, too. One at a time for each fragment.
 
         Returns whether the fragment is still to come. Raises SbonError if it cannot run here. On a busy host the
         rehearsal is left after a while, and goes on when the next one of its kind is asked for.
         """
-        folder = Path(command.folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        spec = msgspec.structs.replace(command.spec, fragment_id=f"{command.fragment_id}-rehearsal")
-        start = Instantiate(
-            spec.fragment_id, command.generation, command.owner, spec, command.folder, command.port_schemas
-        )
+        shutil.rmtree(command.folder, ignore_errors=True)
+        has_come = self._under_way[command.fragment_id] = threading.Event()
+        try:
+            self._rehearse_on_nothing(command, has_come)
+            if command.state is not None and not has_come.is_set():
+                self._rehearse_on_state(command, Path(command.state), has_come)
+        finally:
+            del self._under_way[command.fragment_id]
+            for folder in (command.folder, command.state):
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+        return not has_come.is_set()
+
+    def _rehearse_on_nothing(self, command: Rehearse, has_come: threading.Event) -> None:
+        start = _start(command, command.folder)
         taken_s = self._taken_s[command.spec.signature()]
         now_s: list[float] = []
         began_s = time.monotonic()
-        has_come = self._under_way[command.fragment_id] = threading.Event()
-        try:
-            while not is_over(taken_s, sum(now_s)):
-                started_s = time.monotonic()
-                spark = self._spark if now_s else self._leaving_snapshots()
-                _run(spark, start, self._settings, began_s + _WITHIN_S, has_come)
-                if has_come.is_set():
-                    break
-                now_s.append(time.monotonic() - started_s)
-                taken_s.append(now_s[-1])
-        finally:
-            del self._under_way[command.fragment_id]
-            shutil.rmtree(folder, ignore_errors=True)
+        while not is_over(taken_s, sum(now_s)):
+            started_s = time.monotonic()
+            spark = self._spark if now_s else self._leaving_snapshots()
+            _run(spark, start, self._settings, began_s + _WITHIN_S, has_come)
+            if has_come.is_set():
+                break
+            now_s.append(time.monotonic() - started_s)
+            taken_s.append(now_s[-1])
         if now_s:
-            _log.info("rehearsed %s: %s s", command.fragment_id, ", ".join(f"{one_s:.2f}" for one_s in now_s))
-        return not has_come.is_set()
+            _log.info("rehearsed %s: %s", command.fragment_id, _in_seconds(now_s))
+
+    def _rehearse_on_state(self, command: Rehearse, state: Path, has_come: threading.Event) -> None:
+        """It may be older than what is about to come, and not fit any more: that it does not run decides nothing."""
+        if any(port.switch is not None for port in command.spec.ports):
+            return
+        now_s: list[float] = []
+        try:
+            become_another_query(state / "checkpoint")
+            while len(now_s) < _ON_STATE and not has_come.is_set():
+                began_s = time.monotonic()
+                _run(self._spark, _start(command, str(state)), self._settings, began_s + _WITHIN_S, has_come)
+                now_s.append(time.monotonic() - began_s)
+        except (SbonError, OSError, ValueError) as error:
+            _log.info("%s does not run on a copy of its state: %s", command.fragment_id, error)
+        _log.info("rehearsed %s on its state: %s", command.fragment_id, _in_seconds(now_s))
 
     def _leaving_snapshots(self) -> SparkSession:
         """Settings of its own: other fragments start meanwhile."""
@@ -97,6 +122,15 @@ class Rehearsals:
         """The fragment itself has come: it does not wait until its rehearsal, for its replica say, is over."""
         if under_way := self._under_way.get(fragment_id):
             under_way.set()
+
+
+def _start(command: Rehearse, folder: str) -> Instantiate:
+    spec = msgspec.structs.replace(command.spec, fragment_id=f"{command.fragment_id}-rehearsal")
+    return Instantiate(spec.fragment_id, command.generation, command.owner, spec, folder, command.port_schemas)
+
+
+def _in_seconds(times_s: Sequence[float]) -> str:
+    return ", ".join(f"{one_s:.2f}" for one_s in times_s) + " s"
 
 
 def is_over(taken_s: Sequence[float], spent_s: float) -> bool:

@@ -66,6 +66,8 @@ class Preparing:
         self._warm = warm
         #: On which engine the replicas here were last rehearsed.
         self._rehearsed: dict[str, Hello] = {}
+        #: On which engine they were rehearsed on their state.
+        self._tried_on_state: dict[str, Hello] = {}
         self._expected_until_s = -math.inf
         peers.handle(PrepareEngine, self._prepare)
 
@@ -115,13 +117,28 @@ class Preparing:
         hello = await self._supervisor.prepare()
         if coming is not None:
             check_spark(node, hello.spark_version, coming.fragment_id, message.spark_version)
-            await self._rehearse(coming)
+            await self._rehearse(coming, await self._copied_state(coming, hello))
         self._expected_until_s = trio.current_time() + START_TIMEOUT_S
         return Done()
 
-    async def _rehearse(self, coming: Assignment) -> None:
-        """In a folder of which nothing is left. Raises SbonError if the fragment cannot run here; one that only takes
-        too long to try will take long to start, too."""
+    async def _copied_state(self, coming: Assignment, hello: Hello) -> Path | None:
+        """Of the replica that is here, for a rehearsal on it: once on each engine."""
+        fragment_id = coming.fragment_id
+        if not coming.spec.stateful or self._tried_on_state.get(fragment_id) is hello:
+            return None
+        copy = self._scratch / f"{fragment_id}.state.rehearsal"
+        try:
+            await trio.to_thread.run_sync(self._replicas.copy_to, fragment_id, copy)
+        except (SbonError, OSError) as error:
+            log.info("%s is rehearsed without its state: %s", fragment_id, error)
+            return None
+        tried = {known: engine for known, engine in self._tried_on_state.items() if engine is hello}
+        self._tried_on_state = {**tried, fragment_id: hello}
+        return copy
+
+    async def _rehearse(self, coming: Assignment, state: Path | None = None) -> None:
+        """In a folder of which nothing is left, nor of the copied ``state``. Raises SbonError if the fragment cannot
+        run here; one that only takes too long to try will take long to start, too."""
         command = Rehearse(
             fragment_id=coming.fragment_id,
             generation=coming.generation,
@@ -129,6 +146,7 @@ class Preparing:
             spec=coming.spec,
             folder=str(self._scratch / f"{coming.fragment_id}.rehearsal"),
             port_schemas=coming.port_schemas,
+            state=None if state is None else str(state),
         )
         try:
             await self._supervisor.call(command, START_TIMEOUT_S / 2.0)

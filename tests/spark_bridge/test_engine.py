@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import signal
 from collections import defaultdict
@@ -113,6 +115,15 @@ def results(folder: Path) -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in parquet.read_table(folder / "out").to_pylist()]
 
 
+def clone(folder: Path, target: Path) -> None:
+    """As a daemon does it: by hard links, but for databases."""
+
+    def link(source: str, copy: str) -> None:
+        (shutil.copyfile if source.endswith(".sqlite") else os.link)(source, copy)
+
+    shutil.copytree(folder, target, copy_function=link)
+
+
 def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", readings())
     write_csv(tmp_path / "b.csv", rules())
@@ -135,6 +146,17 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
             stale = first.call(Migrate(join.fragment_id, 1, "test"))
             assert stale.stale, "a command under an old generation must be refused"
             assert first.hello is not None
+
+            # It is rehearsed on a copy of its state, whose files are the state's own.
+            state = tmp_path / "state.rehearsal"
+            clone(second.fragment_folder(join), state)
+            rehearsal = str(tmp_path / "rehearsal")
+            second.do(Rehearse(join.fragment_id, 2, "second", join, rehearsal, described, str(state)))
+            assert not state.exists()
+            told = re.search(r"rehearsed q-join1 on its state: (.*) s", second.log.read_text())
+            assert told is not None, second.log.read_text()
+            assert len(told[1].split(", ")) == 2, told
+
             second.start(join, 2, port_schemas=described, consumers=(cursor_name(aggregate.fragment_id, "in0"),))
             connect(second, join, "in0", a.fragment_id, first, generation=2)
             connect(second, join, "in1", b.fragment_id, first, generation=2)
