@@ -42,6 +42,9 @@ _FRUGALITY = {
 #: Whether a batch writes down what has changed in RocksDB, and not, as a snapshot, all that there is.
 CHANGELOGS = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 
+#: Whether the rows of a state are counted.
+ROW_COUNTS = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
+
 #: State outside the heap, in files that never change, so that a start does not read it (docs/decisions/state-store.md).
 #: Who chooses another store leaves all of this out.
 _STATE_STORE = {
@@ -52,7 +55,7 @@ _STATE_STORE = {
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "50",
     "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
     # Counting the rows means to look each key up before it is written, also when a start replays what has changed.
-    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    ROW_COUNTS: "false",
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "64",
 }

@@ -89,6 +89,18 @@ def test_who_comes_later_begins_with_the_oldest_segment_and_after_all_rows_that_
     assert open_log(tmp_path, "a").set_readers(("a", "e"))["e"].from_ms == 51
 
 
+def test_it_is_told_once_of_all_rows_that_leave(tmp_path: Path) -> None:
+    left: list[int] = []
+    served: list[bytes] = []
+    log = LinkLog(tmp_path, "f", ("a", "b"), 1 << 20, lambda: left.append(len(served)))
+    append(log, 0, 5)
+    append(log, 1)
+    append(log, 2, 7)
+    for _consumer in ("a", "b"):
+        served.extend(log.segments_from(0, 0.0, NEVER))
+    assert left == [0, 2], "the second segment has no rows, and the other consumer gets nothing new"
+
+
 def test_nothing_is_wanted_before_a_consumer_asks(tmp_path: Path) -> None:
     log = open_log(tmp_path / "asked", "a")
     assert not log.wanted.is_set()
