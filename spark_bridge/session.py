@@ -56,6 +56,8 @@ _STATE_STORE = {
     "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
     # Counting the rows means to look each key up before it is written, also when a start replays what has changed.
     ROW_COUNTS: "false",
+    # With each batch an aggregate looks through all of its windows: larger blocks are read in half of the time.
+    "spark.sql.streaming.stateStore.rocksdb.blockSizeKB": "16",
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "64",
 }
