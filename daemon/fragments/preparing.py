@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 from pathlib import Path
 
 import trio
@@ -63,6 +64,7 @@ class Preparing:
         self._replicas = replicas
         self._events = events
         self._scratch = scratch
+        shutil.rmtree(scratch, ignore_errors=True)  # of a daemon before us that was killed: copies of states, say
         self._warm = warm
         #: On which engine the replicas here were last rehearsed.
         self._rehearsed: dict[str, Hello] = {}

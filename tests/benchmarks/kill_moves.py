@@ -294,7 +294,7 @@ async def kill_moves(moves: int, seed: int, folder: Path, *, real_spark: bool) -
             step, victim = STEPS[at % len(STEPS)], VICTIMS[at % len(VICTIMS)]
             kind = work.kinds[at // len(STEPS) % len(work.kinds)]
             await killing.move(kind, step, victim)
-            print(f"{at + 1:4} {kind:9} {step:9} {victim:14} {dict(killing.outcomes)}", flush=True)
+            print(f"{at + 1:4} {kind:9} {step:12} {victim:14} {dict(killing.outcomes)}", flush=True)
         work.check_all()
         return killing
 
@@ -312,7 +312,7 @@ def main() -> int:
     for step in STEPS:
         killed = {victim: killing.kills[f"{step}: {victim}"] for victim in VICTIMS}
         each = ", ".join(f"{victim} {count}" for victim, count in killed.items())
-        print(f"{step:9} hit {sum(killed.values()):3} times: {each}")
+        print(f"{step:12} hit {sum(killed.values()):3} times: {each}")
     print(f"killed although the step was never reached: {killing.missed.total()}")
     print(f"{arguments.moves} moves, seed {arguments.seed}: {dict(killing.outcomes)}; nothing lost, nothing twice")
     return 0

@@ -1,0 +1,82 @@
+"""What a host tries before a fragment arrives. Peers, engine and book are fakes; the replica is a real one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+
+from daemon.events import Events
+from daemon.fragments.preparing import Preparing
+from daemon.fragments.replica_store import Digests, ReplicaStore
+from daemon.peering.keeper_messages import StoreReplica
+from daemon.peering.query_messages import Assignment, PrepareEngine
+from sbon.engine_messages import FlightAddress, Hello, Rehearse
+from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
+
+_JOIN = FragmentSpec(
+    "q-join1", "q", FragmentKind.JOIN, "SELECT * FROM in0", (PortSpec("in0", ("q-a",)),), stateful=True
+)
+_COMING = PrepareEngine("q", Assignment(_JOIN, 2, ("keeper",)), 10, "4.3.0")
+
+
+class _FakeEngine:
+    """Takes down what it is to rehearse, and of which state."""
+
+    def __init__(self) -> None:
+        self.hello = Hello(7, 1, FlightAddress("here", 1), "4.3.0", "25")
+        self.states: list[str | None] = []
+
+    async def prepare(self) -> Hello:
+        return self.hello
+
+    async def call(self, command: Rehearse, _timeout_s: float) -> None:
+        state = None if command.state is None else Path(command.state)
+        self.states.append(None if state is None else (state / "checkpoint" / "metadata").read_text())
+
+
+def _preparing(folder: Path) -> tuple[Preparing, _FakeEngine, ReplicaStore]:
+    peers = SimpleNamespace(
+        handle=lambda *_: None, node_id="here", overlay=SimpleNamespace(record=SimpleNamespace(name="here"))
+    )
+    engine, replicas = _FakeEngine(), ReplicaStore(folder / "replicas")
+    book = SimpleNamespace(commit=lambda _: None)
+    scratch = folder / "rehearsals"
+    preparing = Preparing(
+        cast(Any, peers), cast(Any, engine), cast(Any, book), replicas, Events("here", lambda: 0.0), scratch, warm=False
+    )
+    return preparing, engine, replicas
+
+
+def _keep_a_replica(replicas: ReplicaStore, folder: Path) -> None:
+    (folder / "checkpoint").mkdir(parents=True)
+    (folder / "checkpoint" / "metadata").write_text("of the query")
+    assert _COMING.coming is not None
+    assignment = msgspec.structs.replace(_COMING.coming, generation=1)
+    replicas.store(StoreReplica(assignment, 5, Digests().of(folder), "4.3.0"), folder)
+
+
+async def test_a_fragment_is_rehearsed_on_its_state_once_on_each_engine(tmp_path: Path) -> None:
+    preparing, engine, replicas = _preparing(tmp_path)
+    _keep_a_replica(replicas, tmp_path / "received")
+    for _ in range(2):
+        await preparing._prepare(_COMING, "source")
+    assert engine.states == ["of the query", None]
+    engine.hello = msgspec.structs.replace(engine.hello, pid=2)
+    await preparing._prepare(_COMING, "source")
+    assert engine.states == ["of the query", None, "of the query"]
+
+
+async def test_without_a_replica_it_is_rehearsed_all_the_same(tmp_path: Path) -> None:
+    preparing, engine, _ = _preparing(tmp_path)
+    await preparing._prepare(_COMING, "source")
+    assert engine.states == [None]
+
+
+def test_copies_that_a_daemon_before_has_left_are_deleted(tmp_path: Path) -> None:
+    left = tmp_path / "rehearsals" / "q-join1.state.rehearsal"
+    left.mkdir(parents=True)
+    _preparing(tmp_path)
+    assert not left.exists()
