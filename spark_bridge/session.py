@@ -66,9 +66,12 @@ _STATE_STORE = {
 # over plans and match long patterns against them: the default stack of 1 MiB overflowed when a query was stopped.
 # Spark runs a great deal of code a little, in each small batch. Java's optimising compiler took so much of the
 # processor in an engine's first minutes that all was slow for as long: what it gets must have run ten times as often.
+# Who leaves it out altogether (-XX:TieredStopAtLevel=1) would get room for a fifth of the code, and Java ends when that
+# is full: after many queries.
 _JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
     "-Xss4m",
+    "-XX:ReservedCodeCacheSize=240m",
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
