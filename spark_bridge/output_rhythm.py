@@ -39,10 +39,11 @@ class OutputRhythm:
         """Return when rows are let out the next time, if that is soon; at once or in vain otherwise. Whether they
         were."""
         with self._changed:
-            wait_s = self._due_within_s()
+            wait_s = self.due_within_s()
             return wait_s > 0.0 and self._changed.wait(wait_s)
 
-    def _due_within_s(self) -> float:
+    def due_within_s(self) -> float:
+        """For how long it is worth waiting for the next rows; not at all if that is not positive."""
         times_s = list(self._times_s)
         if len(times_s) <= _LEAST:
             return 0.0

@@ -109,7 +109,8 @@ class Rehearsals:
                 now_s.append(time.monotonic() - began_s)
         except (SbonError, OSError, ValueError) as error:
             _log.info("%s does not run on a copy of its state: %s", command.fragment_id, error)
-        _log.info("rehearsed %s on its state: %s", command.fragment_id, _in_seconds(now_s))
+        if now_s:
+            _log.info("rehearsed %s on its state: %s", command.fragment_id, _in_seconds(now_s))
 
     def _leaving_snapshots(self) -> SparkSession:
         """Settings of its own: other fragments start meanwhile."""

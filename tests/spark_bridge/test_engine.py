@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
@@ -14,6 +13,7 @@ import msgspec
 import pytest
 from pyarrow import flight, parquet
 
+from daemon.fragments.replica_store import clone
 from sbon.engine_messages import Destroy, FragmentState, Instantiate, Migrate, Rehearse, cursor_name
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
 from sbon.row_multiset import difference
@@ -113,15 +113,6 @@ def plan(folder: Path) -> tuple[FragmentSpec, ...]:
 
 def results(folder: Path) -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in parquet.read_table(folder / "out").to_pylist()]
-
-
-def clone(folder: Path, target: Path) -> None:
-    """As a daemon does it: by hard links, but for databases."""
-
-    def link(source: str, copy: str) -> None:
-        (shutil.copyfile if source.endswith(".sqlite") else os.link)(source, copy)
-
-    shutil.copytree(folder, target, copy_function=link)
 
 
 def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:

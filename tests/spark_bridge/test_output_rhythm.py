@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
+
+import pytest
 
 from spark_bridge.output_rhythm import OutputRhythm
 
@@ -26,11 +27,6 @@ def _after(*gaps_s: float) -> tuple[OutputRhythm, _Clock]:
     return rhythm, clock
 
 
-def _waits(rhythm: OutputRhythm) -> tuple[bool, float]:
-    began_s = time.monotonic()
-    return rhythm.wait_for_rows(), time.monotonic() - began_s
-
-
 def test_whoever_lets_rows_out_often_is_waited_for() -> None:
     rhythm, _ = _after(1.0, 1.0, 1.0, 1.0)
     heard: list[bool] = []
@@ -44,24 +40,23 @@ def test_whoever_lets_rows_out_often_is_waited_for() -> None:
 
 
 def test_one_of_whom_little_is_known_is_not_waited_for() -> None:
-    rhythm, _ = _after(0.1)
-    assert _waits(rhythm)[0] is False
-    assert _waits(OutputRhythm())[0] is False
+    assert OutputRhythm().due_within_s() == 0.0
+    assert _after(0.1)[0].due_within_s() == 0.0
+    assert _after(0.1, 0.1)[0].due_within_s() > 0.0
 
 
 def test_who_lets_rows_out_seldom_is_not_waited_for() -> None:
-    rhythm, _ = _after(60.0, 60.0, 60.0, 60.0)
-    heard, waited_s = _waits(rhythm)
-    assert not heard
-    assert waited_s < 30.0
+    assert _after(60.0, 60.0, 60.0, 60.0)[0].due_within_s() == 0.0
 
 
 def test_one_that_has_fallen_silent_is_not_waited_for() -> None:
     rhythm, clock = _after(1.0, 1.0, 1.0, 1.0)
-    clock.now_s += 4.5
-    assert _waits(rhythm)[0] is False
+    clock.now_s += 1.5
+    assert rhythm.due_within_s() == pytest.approx(2.5)
+    clock.now_s += 3.0
+    assert rhythm.due_within_s() < 0.0
+    assert not rhythm.wait_for_rows()
 
 
-def test_nobody_is_waited_for_much_longer_than_usual() -> None:
-    rhythm, _ = _after(0.05, 0.05, 0.05, 0.05)
-    assert _waits(rhythm)[0] is False
+def test_who_waits_in_vain_gives_up() -> None:
+    assert not _after(0.05, 0.05, 0.05, 0.05)[0].wait_for_rows()
