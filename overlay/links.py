@@ -76,6 +76,8 @@ class Candidate:
     until: float
     asked: bool = False
     refused: bool = False
+    #: Which of our own incarnations it was asked with.
+    told_incarnation: int = -1
 
 
 class Links:

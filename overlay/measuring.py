@@ -123,6 +123,7 @@ class Measuring(Neighbourhood):
         if path is None or path.filter.value is None:
             return
         if self._prober.is_at(path, place):
+            self._update_filter.compare(path.filter.value, place, self._estimator.coordinate)
             self._estimator.update(path.filter.value, place, self._rng)
             self._advertise_if_moved(now)
         else:

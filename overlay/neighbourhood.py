@@ -9,6 +9,7 @@ time.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from dataclasses import dataclass
@@ -225,9 +226,13 @@ class Neighbourhood(Speech):
         """Ask a node to be our neighbour, if we want it."""
         is_asked = self._links.propose(record, packed, self._own.coordinate, now)
         if is_asked:
-            self._bound_hearsay()
-            self._say(record, LinkRequest(self._packed, far=False), now)
+            self._request_link(record, far=False, now=now)
         return is_asked
+
+    def _request_link(self, record: NodeRecord, *, far: bool, now: float) -> None:
+        self._links.candidates[record.node_id].told_incarnation = self._own.incarnation
+        self._bound_hearsay()
+        self._say(record, LinkRequest(self._packed, far), now)
 
     def _point_to(self, record: NodeRecord, packed: bytes, alive_at: float) -> None:
         if record.node_id in self._links or record.node_id in self._lost:
@@ -301,8 +306,7 @@ class Neighbourhood(Speech):
     def _ask_for_far_link(self, record: NodeRecord, packed: bytes, now: float) -> bool:
         is_asked = self._links.propose_far(record, packed, now)
         if is_asked:
-            self._bound_hearsay()
-            self._say(record, LinkRequest(self._packed, far=True), now)
+            self._request_link(record, far=True, now=now)
         return is_asked
 
     def _answer_link_request(self, sender: NodeId, request: LinkRequest, now: float) -> None:
@@ -313,7 +317,7 @@ class Neighbourhood(Speech):
         if accepted:
             if instead is not None:
                 self._unlink(instead, now)
-            self._add_link(record, request.record, request.far, now)
+            self._add_link(record, request.record, request.far, now, self._own.incarnation)
         else:
             self._point_to(record, request.record, now)
         self._send(sender, LinkReply(accepted, self._packed))
@@ -330,7 +334,8 @@ class Neighbourhood(Speech):
             (candidate is not None or was_lost) and len(self._links) < self._config.max_links
         ):
             # Who was lost is asked again without being a candidate, as a far one.
-            self._add_link(record, reply.record, candidate is None or candidate.far, now)
+            far, told = (candidate.far, candidate.told_incarnation) if candidate is not None else (True, -1)
+            self._add_link(record, reply.record, far, now, told)
         else:
             self._send(sender, Unlink(True))
 
@@ -352,14 +357,16 @@ class Neighbourhood(Speech):
 
     # --- beginning and ending them
 
-    def _add_link(self, record: NodeRecord, packed: bytes, far: bool, now: float) -> None:
+    def _add_link(self, record: NodeRecord, packed: bytes, far: bool, now: float, told_incarnation: int) -> None:
+        """``told_incarnation``: of our own, that the other end knows. If there is news since it is told at once."""
         node_id = record.node_id
         is_new = node_id not in self._links
         link = self._links.add(record, packed, far, self._own.coordinate, now)
         self._strangers.pop(node_id, None)
         self._pointers.remove(node_id)
         if is_new:
-            link.told_incarnation, link.news_at = self._own.incarnation, now
+            is_news = told_incarnation != self._own.incarnation
+            link.told_incarnation, link.news_at = told_incarnation, -math.inf if is_news else now
             self._bound_hearsay()
             if len(self._links) <= self._config.near_links:
                 self._prober.probe_soon(node_id)

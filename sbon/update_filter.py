@@ -1,12 +1,13 @@
 """What of a moving coordinate is advertised, and when: others need not hear of every sample (DESIGN: Cost space).
 
 A place that follows every sample trembles, and news of it would be most of what nodes send. Two filters are between
-the raw place and the advertised one. Once a node has found its place, that is *smoothed*, by a moving average: that
-also takes the trembling out of the predictions. Until then its error is said to be the largest: whoever looks for the
-nearest does not want a guess. And it is news only when *predictions* change, for most of the others, by
-more than a share: what matters in a change is what it is relative to. That is in the spirit of RELATIVE in L07, which
-compares with the nearest neighbour and so makes a node beside another one advertise all the time. Figures are in
-docs/decisions/coordinates.md. Source:
+the raw place and the advertised one. Once a node has found its place, that is *smoothed*, by a moving average over
+minutes: that takes the trembling out of the predictions, too. A node that has really moved is noticed by samples that
+its smoothed place predicts far worse than its raw one does; then the average begins anew. Until a place was found its
+error is said to be the largest: whoever looks for the nearest does not want a guess. And it is news only when
+*predictions* change, for most of the others, by more than a share: what matters in a change is what it is relative to.
+That is in the spirit of RELATIVE in L07, which compares with the nearest neighbour and so makes a node beside another
+one advertise all the time. Figures are in docs/decisions/coordinates.md. Source:
 
 - L07: J. Ledlie, P. Gardner, M. Seltzer, "Network Coordinates in the Wild", NSDI 2007, section 5 (update filters).
 """
@@ -19,11 +20,15 @@ from typing import Final
 import msgspec
 
 from sbon.coordinate import MAX_ERROR, Coordinate
-from sbon.coordinate_estimator import SETTLED_PROBES
+from sbon.coordinate_estimator import MIN_SCALE_MS, SETTLED_PROBES
 
-#: Weight of the newest place in the moving average, of a settled node and of one that settles.
-SMOOTHING: Final = 0.02
+#: Weight of the newest place in the moving average, of a settled node, and of one that settles or has moved.
+SMOOTHING: Final = 0.003
 SETTLING: Final = 0.1
+#: A node has moved when its smoothed place errs by so many times as much as its raw one, in running means with this
+#: weight of the newest sample.
+MOVED_RATIO: Final = 1.8
+ERROR_WEIGHT: Final = 0.03
 #: Share of the ratio that makes news of a new node that still looks for its place: it comes nearer by small steps, too.
 #: One that errs by less has found it, though it may come nearer still: if it told each step, what others heard of it
 #: from third ones would never be true.
@@ -42,9 +47,22 @@ class UpdateFilter:
         self._least_ms = least_ms
         self._smoothed: Coordinate | None = None
         self._weight = 1.0
+        #: Mean relative errors of the smoothed place and of the raw one, at samples that neither had taken.
+        self._smoothed_error = self._raw_error = MAX_ERROR
         self._is_settling = True
         #: Whether the place was found, once.
         self.has_found = False
+
+    def compare(self, sample_rtt_ms: float, other: Coordinate, raw: Coordinate) -> None:
+        """A sample to a node at ``other`` that ``raw``, the place now, has not taken yet: does it fit that much better
+        than the smoothed one that the node has moved?"""
+        smoothed = self._smoothed
+        if smoothed is None:
+            return
+        self._smoothed_error += ERROR_WEIGHT * (_error(smoothed, sample_rtt_ms, other) - self._smoothed_error)
+        self._raw_error += ERROR_WEIGHT * (_error(raw, sample_rtt_ms, other) - self._raw_error)
+        if self._smoothed_error > MOVED_RATIO * self._raw_error:
+            self._weight = max(self._weight, SETTLING)
 
     def take(self, raw: Coordinate, probes: int) -> Coordinate:
         """The raw place is ``raw``, after so many probes; what is best said of it."""
@@ -56,8 +74,8 @@ class UpdateFilter:
             self._weight = 1.0
             self._smoothed = raw
         else:
-            # The mean at first, which becomes the moving average.
-            self._weight = max(SETTLING if self._is_settling else SMOOTHING, self._weight / (1.0 + self._weight))
+            # The mean over the latter half of the time at first, which becomes the moving average.
+            self._weight = max(SETTLING if self._is_settling else SMOOTHING, self._weight / (1.0 + self._weight / 2.0))
             self._smoothed = _between(self._smoothed, raw, self._weight)
         return self._smoothed
 
@@ -72,6 +90,11 @@ class UpdateFilter:
             for other, predicted_ms in predictions
         ]
         return bool(changes) and sum(changes) >= len(changes)
+
+
+def _error(place: Coordinate, sample_rtt_ms: float, other: Coordinate) -> float:
+    """Relative, at most 1: a liar's sample tells nothing of how far one has moved."""
+    return min(MAX_ERROR, abs(place.rtt_ms(other) - sample_rtt_ms) / max(sample_rtt_ms, MIN_SCALE_MS))
 
 
 def _between(old: Coordinate, new: Coordinate, weight: float) -> Coordinate:

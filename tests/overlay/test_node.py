@@ -436,6 +436,25 @@ def test_a_newcomer_looks_for_its_own_nearest_once_it_has_found_its_place() -> N
     assert all(record.coordinate.error <= FOUND_ERROR for record in heard)
 
 
+def test_a_link_remembers_which_of_our_incarnations_was_told_by_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has changed since, while the answer was on its way, is news."""
+    network = FakeNetwork([[0.0, 400.0], [400.0, 0.0]])
+    other, asker = (network.start(index, SLOW) for index in range(2))
+    for ask in ("_ask_to_link", "_ask_for_far_link"):
+        monkeypatch.setattr(other, ask, lambda *_: False)
+    network.join(1, 0)
+    network.run_until(lambda: bool(asker._links.candidates), 10.0, 0.05)
+    asker.set_load(0.5, network.now)
+    network.run_until(lambda: id_of(0) in asker._links, 1.0, 0.05)
+    heard = other.known(id_of(1))
+    assert heard is not None
+    assert asker._links.table[id_of(0)].told_incarnation == heard.incarnation < asker.record.incarnation
+    network.run(2.0)
+    heard = other.known(id_of(1))
+    assert heard is not None
+    assert heard.load == 0.5
+
+
 def test_who_cannot_tell_where_it_is_goes_on_to_meet_fresh_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (coordinate_estimator, update_filter):
         monkeypatch.setattr(module, "SETTLED_PROBES", 80)

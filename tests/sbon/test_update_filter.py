@@ -78,6 +78,36 @@ def test_the_place_of_a_settled_node_is_smoothed_and_follows() -> None:
     assert place.factors == HERE.factors
 
 
+def settled_at_home(rng: random.Random) -> UpdateFilter:
+    news = UpdateFilter(0.05, 0.1)
+    for _ in range(1000):
+        sample(news, rng, moved(rng.gauss(0.0, 5.0)), HERE)
+    return news
+
+
+def sample(news: UpdateFilter, rng: random.Random, raw: Coordinate, truth: Coordinate) -> Coordinate:
+    """One from where a node really is to another; a fifth of the others lie."""
+    other = rng.choice(OTHERS)
+    rtt_ms = truth.rtt_ms(other) if rng.random() > 0.2 else 1000.0
+    news.compare(rtt_ms, other, raw)
+    return news.take(raw, SETTLED_PROBES)
+
+
+def test_one_that_has_moved_is_soon_said_to_be_where_it_is() -> None:
+    rng = random.Random(1)
+    news = settled_at_home(rng)
+    for _ in range(60):
+        place = sample(news, rng, moved(100.0 + rng.gauss(0.0, 5.0)), moved(100.0))
+    assert place.vector_ms[0] == pytest.approx(100.0, rel=0.1)
+
+
+def test_one_whose_place_only_trembles_stays_where_it_is() -> None:
+    rng = random.Random(2)
+    news = settled_at_home(rng)
+    trembling = [sample(news, rng, moved(5.0 * (-1.0) ** (number // 20)), HERE) for number in range(400)]
+    assert max(abs(place.vector_ms[0]) for place in trembling) < 1.0
+
+
 def test_a_place_at_its_bounds_stays_within_them() -> None:
     at_the_bounds = msgspec.structs.replace(HERE, factors=(MAX_FACTOR, -MAX_FACTOR, MAX_FACTOR))
     news = UpdateFilter(0.05, 0.1)

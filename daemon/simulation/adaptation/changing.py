@@ -17,6 +17,7 @@ from daemon.simulation.latency import LEAST_RTT_MS, Matrix
 from daemon.simulation.placement.embedding import ROUNDS, Embedder
 from daemon.simulation.placement.ground import Ground, GroundHost
 from overlay.config import OverlayConfig
+from sbon.coordinate import Coordinate
 from sbon.latency_filter import WINDOW, PercentileFilter
 from sbon.placement.optimum import Truth
 from sbon.placement.path_model import Places
@@ -48,7 +49,7 @@ class ChangingGround(Ground):
         self._embedder = Embedder(len(rtt_ms), config, seed)
         for _ in range(ROUNDS):
             self._embedder.sample_each(self._sampled_ms)
-        self._places = [UpdateFilter(config.advertise_ratio, config.advertise_distance_ms) for _ in self._rows]
+        self._place_filters = [UpdateFilter(config.advertise_ratio, config.advertise_distance_ms) for _ in self._rows]
         self._own = [GroundHost(f"n{i}", one.coordinate) for i, one in enumerate(self._embedder.estimators)]
         super().__init__(self._own, rtt_ms, self._embedder.peers)
 
@@ -59,12 +60,16 @@ class ChangingGround(Ground):
 
     def live(self) -> None:
         """Some samples for each node, and the coordinates that follow."""
+        estimators = self._embedder.estimators
+
+        def compare(node: int, rtt_ms: float, there: Coordinate) -> None:
+            self._place_filters[node].compare(rtt_ms, there, estimators[node].coordinate)
+
         for _ in range(self._samples_each):
-            self._embedder.sample_each(self._sampled_ms)
-        self._own = [
-            replace(host, coordinate=place.take(estimator.coordinate, estimator.updates))
-            for host, place, estimator in zip(self._own, self._places, self._embedder.estimators, strict=True)
-        ]
+            self._embedder.sample_each(self._sampled_ms, compare)
+            filters = zip(self._place_filters, estimators, strict=True)
+            places = [one.take(estimator.coordinate, estimator.updates) for one, estimator in filters]
+        self._own = [replace(host, coordinate=place) for host, place in zip(self._own, places, strict=True)]
         self.hosts = list(self._own)
         self.places = Places([host.coordinate for host in self.hosts])
 

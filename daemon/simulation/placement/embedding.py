@@ -35,14 +35,20 @@ class Embedder:
         self.estimators = [CoordinateEstimator(config.dimensions, use_height=config.use_height) for _ in everyone]
         self.peers = [[j for j in rng.sample(everyone, min(PEERS + 1, count)) if j != i][:PEERS] for i in everyone]
 
-    def sample_each(self, measure_ms: Callable[[int, int], float]) -> None:
+    def sample_each(
+        self,
+        measure_ms: Callable[[int, int], float],
+        about_to_take: Callable[[int, float, Coordinate], None] = lambda node, rtt_ms, there: None,
+    ) -> None:
         """One sample for each node: the round trip that ``measure_ms`` has between it and one of its peers."""
         rng, estimators, count = self._rng, self.estimators, len(self.estimators)
         for i, estimator in enumerate(estimators):
             peers = self.peers[i]
             chosen = rng.randrange(len(peers))
             j = peers[chosen]
-            estimator.update(max(LEAST_RTT_MS, measure_ms(i, j)), estimators[j].coordinate, rng)
+            rtt_ms, there = max(LEAST_RTT_MS, measure_ms(i, j)), estimators[j].coordinate
+            about_to_take(i, rtt_ms, there)
+            estimator.update(rtt_ms, there, rng)
             if rng.random() < REPLACED:
                 other = rng.randrange(count)
                 if other != i and other not in peers:
