@@ -2,7 +2,9 @@
 
 All of it is asked while the fragment still runs where it is, so a refusal costs it nothing. The engine is started and
 runs the fragment for a moment on nothing: it starts faster then. The same goes for fragments that may arrive any time,
-because a replica is here: they are rehearsed if there is an engine, or one is kept warm for them.
+because a replica is here: they are rehearsed if there is an engine, or one is kept warm for them, and on a copy of
+their state, too, anew when it has grown. So when a fragment moves to where its replica is, nothing is left to be tried,
+which would take time from those that run there.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import trio
@@ -31,6 +34,9 @@ log = logging.getLogger("sbon.hosting")
 LOOK_PERIOD_S = 1.0
 #: After an engine that did not start, or a rehearsal that failed.
 PAUSE_S = 30.0
+#: A state is rehearsed on again when it is so many times as large; up to so many bytes all are alike.
+GROWN = 4
+SMALL_BYTES = 10_000_000
 
 
 def check_spark(node: str, here: str, fragment_id: str, its: str) -> None:
@@ -41,6 +47,14 @@ def check_spark(node: str, here: str, fragment_id: str, its: str) -> None:
             f"{node} has Spark {here}, and the state of {fragment_id} is of Spark {its}: install the same version of "
             "sbon, and with it of Spark, on both"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A rehearsal on a state: on which engine, and how large it was."""
+
+    hello: Hello
+    state_bytes: int
 
 
 class Preparing:
@@ -68,8 +82,7 @@ class Preparing:
         self._warm = warm
         #: On which engine the replicas here were last rehearsed.
         self._rehearsed: dict[str, Hello] = {}
-        #: On which engine they were rehearsed on their state.
-        self._tried_on_state: dict[str, Hello] = {}
+        self._tried_on_state: dict[str, _Tried] = {}
         self._expected_until_s = -math.inf
         peers.handle(PrepareEngine, self._prepare)
 
@@ -102,11 +115,14 @@ class Preparing:
                 await trio.sleep(PAUSE_S)
 
     async def _rehearse_replica(self, assignment: Assignment) -> None:
-        """Once on each engine."""
+        """Once on each engine, and when its state has grown."""
         hello, fragment_id = self._supervisor.hello, assignment.fragment_id
-        if hello is not None and self._rehearsed.get(fragment_id) is not hello:
+        if hello is None:
+            return
+        state = await self._copied_state(assignment, hello)
+        if state is not None or self._rehearsed.get(fragment_id) is not hello:
             self._rehearsed[fragment_id] = hello
-            await self._rehearse(assignment)
+            await self._rehearse(assignment, state)
             self._events.publish("replica-rehearsed", fragment=fragment_id)
 
     async def _prepare(self, message: PrepareEngine, _sender: str) -> Done:
@@ -124,9 +140,14 @@ class Preparing:
         return Done()
 
     async def _copied_state(self, coming: Assignment, hello: Hello) -> Path | None:
-        """Of the replica that is here, for a rehearsal on it: once on each engine."""
+        """Of the replica that is here, to be rehearsed on; None if it was, on this engine, or one about as large."""
         fragment_id = coming.fragment_id
-        if not coming.spec.stateful or self._tried_on_state.get(fragment_id) is hello:
+        replica = self._replicas.find(fragment_id)
+        if replica is None or not coming.spec.stateful:
+            return None
+        state_bytes = await trio.to_thread.run_sync(replica.state_bytes)
+        tried = self._tried_on_state.get(fragment_id)
+        if tried is not None and tried.hello is hello and state_bytes < GROWN * max(tried.state_bytes, SMALL_BYTES):
             return None
         copy = self._scratch / f"{fragment_id}.state.rehearsal"
         try:
@@ -134,8 +155,8 @@ class Preparing:
         except (SbonError, OSError) as error:
             log.info("%s is rehearsed without its state: %s", fragment_id, error)
             return None
-        tried = {known: engine for known, engine in self._tried_on_state.items() if engine is hello}
-        self._tried_on_state = {**tried, fragment_id: hello}
+        others = {known: one for known, one in self._tried_on_state.items() if one.hello is hello}
+        self._tried_on_state = {**others, fragment_id: _Tried(hello, state_bytes)}
         return copy
 
     async def _rehearse(self, coming: Assignment, state: Path | None = None) -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -41,6 +42,14 @@ class Replica:
     def age(self) -> tuple[int, int]:
         """(generation, batch): the greater one is the newer one."""
         return self.record.assignment.generation, self.record.batch_id
+
+    def state_bytes(self) -> int:
+        """Of all its files. One that is being replaced may seem smaller."""
+        total = 0
+        for name in self.record.files:
+            with suppress(FileNotFoundError):
+                total += (self.folder / _STATE / name).stat().st_size
+        return total
 
 
 class ReplicaStore:

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import pytest
+import trio
 
 from daemon.events import Events
 from daemon.fragments.preparing import Preparing
@@ -37,7 +39,7 @@ class _FakeEngine:
         self.states.append(None if state is None else (state / "checkpoint" / "metadata").read_text())
 
 
-def _preparing(folder: Path) -> tuple[Preparing, _FakeEngine, ReplicaStore]:
+def _preparing(folder: Path, *, warm: bool = False) -> tuple[Preparing, _FakeEngine, ReplicaStore]:
     peers = SimpleNamespace(
         handle=lambda *_: None, node_id="here", overlay=SimpleNamespace(record=SimpleNamespace(name="here"))
     )
@@ -45,17 +47,17 @@ def _preparing(folder: Path) -> tuple[Preparing, _FakeEngine, ReplicaStore]:
     book = SimpleNamespace(commit=lambda _: None)
     scratch = folder / "rehearsals"
     preparing = Preparing(
-        cast(Any, peers), cast(Any, engine), cast(Any, book), replicas, Events("here", lambda: 0.0), scratch, warm=False
+        cast(Any, peers), cast(Any, engine), cast(Any, book), replicas, Events("here", lambda: 0.0), scratch, warm=warm
     )
     return preparing, engine, replicas
 
 
-def _keep_a_replica(replicas: ReplicaStore, folder: Path) -> None:
+def _keep_a_replica(replicas: ReplicaStore, folder: Path, batch_id: int = 5, metadata: str = "of the query") -> None:
     (folder / "checkpoint").mkdir(parents=True)
-    (folder / "checkpoint" / "metadata").write_text("of the query")
+    (folder / "checkpoint" / "metadata").write_text(metadata)
     assert _COMING.coming is not None
     assignment = msgspec.structs.replace(_COMING.coming, generation=1)
-    replicas.store(StoreReplica(assignment, 5, Digests().of(folder), "4.3.0"), folder)
+    replicas.store(StoreReplica(assignment, batch_id, Digests().of(folder), "4.3.0"), folder)
 
 
 async def test_a_fragment_is_rehearsed_on_its_state_once_on_each_engine(tmp_path: Path) -> None:
@@ -67,6 +69,26 @@ async def test_a_fragment_is_rehearsed_on_its_state_once_on_each_engine(tmp_path
     engine.hello = msgspec.structs.replace(engine.hello, pid=2)
     await preparing._prepare(_COMING, "source")
     assert engine.states == ["of the query", None, "of the query"]
+
+
+async def test_a_replica_is_rehearsed_on_its_state_as_it_comes_and_as_it_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.fragments.preparing.SMALL_BYTES", 10)
+    monkeypatch.setattr("daemon.fragments.preparing.LOOK_PERIOD_S", 0.01)
+    preparing, engine, replicas = _preparing(tmp_path, warm=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(preparing.stand_by)
+        for batch_id, (metadata, rehearsals) in enumerate((("little", 1), ("more", 1), ("so much more" * 50, 2))):
+            _keep_a_replica(replicas, tmp_path / f"received{batch_id}", batch_id, metadata)
+            with trio.fail_after(20.0):
+                while len(engine.states) < rehearsals:
+                    await trio.sleep(0.01)
+            await trio.sleep(0.1)  # it is looked at again
+        nursery.cancel_scope.cancel()
+    assert engine.states == ["little", "so much more" * 50]
+    await preparing._prepare(_COMING, "source")
+    assert engine.states[-1] is None, "nothing is left to be tried when it comes"
 
 
 async def test_without_a_replica_it_is_rehearsed_all_the_same(tmp_path: Path) -> None:
