@@ -9,10 +9,11 @@ which would take time from those that run there.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import trio
@@ -51,10 +52,11 @@ def check_spark(node: str, here: str, fragment_id: str, its: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """A rehearsal on a state: on which engine, and how large it was."""
+    """A rehearsal on a state: on which engine, and how large it was; and which replica was looked at since."""
 
     hello: Hello
     state_bytes: int
+    looked_at: Path
 
 
 class Preparing:
@@ -83,6 +85,8 @@ class Preparing:
         #: On which engine the replicas here were last rehearsed.
         self._rehearsed: dict[str, Hello] = {}
         self._tried_on_state: dict[str, _Tried] = {}
+        #: Each has a name of its own: one may still be rehearsed on when the next is made.
+        self._copies = itertools.count()
         self._expected_until_s = -math.inf
         peers.handle(PrepareEngine, self._prepare)
 
@@ -145,18 +149,24 @@ class Preparing:
         replica = self._replicas.find(fragment_id)
         if replica is None or not coming.spec.stateful:
             return None
+        tried = self._tried_on_state.get(fragment_id)
+        if tried is not None and tried.hello is hello and tried.looked_at == replica.folder:
+            return None
         state_bytes = await trio.to_thread.run_sync(replica.state_bytes)
         tried = self._tried_on_state.get(fragment_id)
         if tried is not None and tried.hello is hello and state_bytes < GROWN * max(tried.state_bytes, SMALL_BYTES):
+            self._tried_on_state[fragment_id] = replace(tried, looked_at=replica.folder)
             return None
-        copy = self._scratch / f"{fragment_id}.state.rehearsal"
+        # Taken down before it is copied: who asks meanwhile is not to do the same.
+        others = {known: one for known, one in self._tried_on_state.items() if one.hello is hello}
+        self._tried_on_state = {**others, fragment_id: _Tried(hello, state_bytes, replica.folder)}
+        copy = self._scratch / f"{fragment_id}.state{next(self._copies)}.rehearsal"
         try:
             await trio.to_thread.run_sync(self._replicas.copy_to, fragment_id, copy)
         except (SbonError, OSError) as error:
             log.info("%s is rehearsed without its state: %s", fragment_id, error)
+            self._tried_on_state.pop(fragment_id, None)
             return None
-        others = {known: one for known, one in self._tried_on_state.items() if one.hello is hello}
-        self._tried_on_state = {**others, fragment_id: _Tried(hello, state_bytes)}
         return copy
 
     async def _rehearse(self, coming: Assignment, state: Path | None = None) -> None:
