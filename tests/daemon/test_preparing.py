@@ -71,12 +71,21 @@ async def test_a_fragment_is_rehearsed_on_its_state_once_on_each_engine(tmp_path
     assert engine.states == ["of the query", None, "of the query"]
 
 
-async def test_two_who_ask_at_once_do_not_rehearse_on_one_copy(tmp_path: Path) -> None:
+async def test_two_who_ask_at_once_do_not_copy_it_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     preparing, engine, replicas = _preparing(tmp_path)
     _keep_a_replica(replicas, tmp_path / "received")
+    copies: list[Path] = []
+    copy_to = replicas.copy_to
+
+    def copy(fragment_id: str, folder: Path) -> None:
+        copies.append(folder)
+        copy_to(fragment_id, folder)
+
+    monkeypatch.setattr(replicas, "copy_to", copy)
     async with trio.open_nursery() as nursery:
         for _ in range(2):
             nursery.start_soon(preparing._prepare, _COMING, "source")
+    assert len(copies) == 1
     assert sorted(engine.states, key=str) == [None, "of the query"]
 
 
