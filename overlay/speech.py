@@ -116,8 +116,10 @@ class Speech:
     def _send(self, node_id: NodeId, body: Message | None, extra: object = None) -> None:
         """To one with whom a session is open; None is a heartbeat. ``extra`` is for :meth:`_finish`, or CLOSE."""
         if len(self._outgoing) >= MAX_QUEUED:
-            self._outgoing.popleft()
+            other_id, _, its_extra = self._outgoing.popleft()
             self.counters["dropped.queue_full"] += 1
+            if its_extra == CLOSE and not self._sessions.is_kept(other_id):
+                self._close(other_id)
         self._outgoing.append((node_id, body, extra))
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
@@ -131,18 +133,12 @@ class Speech:
             if not self._sessions.is_open(node_id):
                 counters["dropped.no_session"] += 1
                 continue
-            if body is None:
-                data = self._sessions.seal(node_id, HEARTBEAT, now)
-                counters["sent.heartbeat"] += 1
-                counters["sent_bytes.heartbeat"] += len(data)
-            else:
-                sealed = self._seal(node_id, body, extra, now)
-                if sealed is None:
-                    continue
-                data = sealed
-            self._told(node_id, now)
-            datagrams.append((data, self._addresses[node_id]))
-            counters["sent_bytes"] += len(data)
+            data = self._sealed(node_id, body, extra, now)
+            if data is not None:
+                self._told(node_id, now)
+                datagrams.append((data, self._addresses[node_id]))
+                counters["sent_bytes"] += len(data)
+            # The session ends whether the last word was within the budget or not.
             if extra == CLOSE and not self._sessions.is_kept(node_id):
                 self._close(node_id)
         if self._sessions.outgoing:
@@ -153,8 +149,13 @@ class Speech:
                 datagrams.append((data, address))
         return datagrams
 
-    def _seal(self, node_id: NodeId, body: Message, extra: object, now: float) -> bytes | None:
+    def _sealed(self, node_id: NodeId, body: Message | None, extra: object, now: float) -> bytes | None:
         """The datagram, complete; None if it is not to be sent, or over the budget of its kind of traffic."""
+        if body is None:
+            data = self._sessions.seal(node_id, HEARTBEAT, now)
+            self.counters["sent.heartbeat"] += 1
+            self.counters["sent_bytes.heartbeat"] += len(data)
+            return data
         finished = self._finish(node_id, body, extra, now)
         if finished is None:
             return None

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from overlay.budget import BURST_S, BYTES_PER_S, TRAFFIC_OF, Bucket, Budget
 from overlay.events import MemberFailed
-from overlay.messages import KIND_OF, Ping, SearchReply
+from overlay.messages import KIND_OF, Ping, SearchReply, Unlink
 from tests import truth
-from tests.overlay.fake_network import full_mesh, id_of
+from tests.overlay.fake_network import FakeNetwork, full_mesh, id_of
 
 
 def test_every_kind_of_message_has_a_budget() -> None:
@@ -54,3 +54,18 @@ def test_a_flood_of_questions_is_not_answered_by_a_flood() -> None:
     network.run(20.0)
     assert network.is_complete()
     assert not any(network.happened(index, MemberFailed) for index in range(3))
+
+
+def test_sessions_end_though_the_last_word_is_over_the_budget() -> None:
+    """Whoever is met by a crowd has no bytes left to say goodbye with, and remembers no more of them than else."""
+    network = FakeNetwork([[20.0] * 40] * 40)
+    victim = network.start(0)
+    while victim._budget.take(Unlink, 1, 0.0):
+        pass
+    for index in range(1, 40):
+        network.start(index)._say(victim.record, Ping(0), network.now)
+        network.settle(index)
+    network.run(0.5)
+    assert victim.counters["dropped.over_budget"] > 0
+    assert set(victim._sessions.peers()) == victim._strangers.keys() | victim._links.table.keys()
+    assert len(victim._sessions.peers()) == victim._config.max_strangers
