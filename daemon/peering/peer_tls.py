@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from overlay.certificates import CLUSTER_ID_BYTES, Refusal, RefusedError, Trust, cluster_id_of
+from overlay.certificates import CLUSTER_ID_BYTES, Certificate, Refusal, RefusedError, Trust, cluster_id_of
 from overlay.identity import PUBLIC_KEY_BYTES, Identity, NodeId, is_signed, node_id_of
 from sbon.errors import RemoteProtocolError
 
@@ -49,12 +49,24 @@ class Introduction(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """Who has shown to have its key, with which certificate (None in an open overlay), and to which generation of our
+    own :class:`Trust`."""
+
+    node_id: NodeId
+    certificate: Certificate | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose key the asking side has proved to have; ``refusal`` says why it is not a member, None if it is."""
+    """Whose key the asking side has proved to have; ``refusal`` says why it is not a member, None if it is, with
+    ``proof``."""
 
     node_id: NodeId
     public_key: bytes
     refusal: Refusal | None
+    proof: Proof | None = None
 
 
 _introductions = msgspec.msgpack.Decoder(Introduction)
@@ -76,7 +88,7 @@ class PeerTls:
 
     async def connect(
         self, stream: trio.SocketStream, target: NodeId | None, cluster_id: bytes | None = None
-    ) -> tuple[TlsStream, NodeId]:
+    ) -> tuple[TlsStream, Proof]:
         """Shake hands and introduce this node. Returns the stream and who is at its other end.
 
         It must be ``target``, or any member if that is None; of ``cluster_id``, if this node has no cluster yet.
@@ -85,12 +97,12 @@ class PeerTls:
         tls = trio.SSLStream(stream, self._client_context, https_compatible=True)
         await tls.do_handshake()
         der = tls.getpeercert(binary_form=True)
-        node_id = self._check_server(der, cluster_id)
-        if target is not None and node_id != target:
+        proof = self._check_server(der, cluster_id)
+        if target is not None and proof.node_id != target:
             raise RemoteProtocolError("the key of another node")
         introduction = msgspec.msgpack.encode(self._introduction(der))
         await tls.send_all(len(introduction).to_bytes(2, "big") + introduction)
-        return tls, node_id
+        return tls, proof
 
     async def accept(self, stream: trio.SocketStream) -> tuple[TlsStream, Caller]:
         """Shake hands and hear who is there, member or not.
@@ -106,9 +118,18 @@ class PeerTls:
             raise RemoteProtocolError(f"an introduction of {length} bytes")
         return tls, self._check_client(await _receive_exactly(tls, length), own_der)
 
+    def holds(self, proof: Proof) -> bool:
+        """Whether what was shown to us would be shown again now, and accepted: whoever keeps a connection asks before
+        each use."""
+        try:
+            self.trust.check_validity(proof.certificate, self._clock())
+        except RefusedError:
+            return False
+        return proof.generation == self.trust.generation
+
     # --- who is there
 
-    def _check_server(self, der: bytes | None, cluster_id: bytes | None) -> NodeId:
+    def _check_server(self, der: bytes | None, cluster_id: bytes | None) -> Proof:
         public_key, authority_key, encoded = _read_x509(der)
         trust = self.trust
         if cluster_id is not None:
@@ -117,8 +138,9 @@ class PeerTls:
                 raise RefusedError(Refusal.OTHER_CLUSTER)
             trust.authority_key, trust.cluster_id = authority_key, cluster_id
         trust.check_cluster(bytes(CLUSTER_ID_BYTES) if authority_key is None else cluster_id_of(authority_key))
-        trust.check_validity(trust.check_signature(public_key, encoded), self._clock())
-        return node_id_of(public_key)
+        certificate = trust.check_signature(public_key, encoded)
+        trust.check_validity(certificate, self._clock())
+        return Proof(node_id_of(public_key), certificate, self.trust.generation)
 
     def _check_client(self, data: bytes, own_der: bytes) -> Caller:
         try:
@@ -127,13 +149,14 @@ class PeerTls:
             raise RemoteProtocolError(f"not an introduction: {error}") from error
         if not is_signed(said.public_key, said.signature, _signed_part(said.cluster_id, own_der)):
             raise RemoteProtocolError("an introduction that its sender did not sign")
-        refusal = None
+        node_id = node_id_of(said.public_key)
         try:
             self.trust.check_cluster(said.cluster_id)
-            self.trust.check_validity(self.trust.check_signature(said.public_key, said.certificate), self._clock())
+            certificate = self.trust.check_signature(said.public_key, said.certificate)
+            self.trust.check_validity(certificate, self._clock())
         except RefusedError as error:
-            refusal = error.refusal
-        return Caller(node_id_of(said.public_key), said.public_key, refusal)
+            return Caller(node_id, said.public_key, error.refusal)
+        return Caller(node_id, said.public_key, None, Proof(node_id, certificate, self.trust.generation))
 
     # --- who we are
 

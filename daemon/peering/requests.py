@@ -1,10 +1,11 @@
 """Requests between daemons over TCP: one typed message, one typed reply, and folders that travel with a message.
 
-One connection carries one request, inside TLS with both sides known (:mod:`daemon.peering.peer_tls`). Its first frame
-is a :class:`RequestEnvelope`: version, sender (the one that TLS has proved), boot id, room to grow. A folder follows as
-raw frames of at most 1 MiB; its size and digest are in the extension ``folder``. The answer is a
-:class:`ReplyEnvelope`. A peer cannot hold the server: connections, frames, and every wait are bounded. Who is not a
-member is told so, whatever it asks, except for what is registered with :meth:`PeerRequests.handle_strangers`.
+A connection carries one request after another, inside TLS with both sides known (:mod:`daemon.peering.peer_tls`), and
+is kept for a while (:mod:`daemon.peering.connections`). The first frame of a request is a RequestEnvelope:
+version, sender (the one that TLS has proved), boot id, room to grow. A folder follows as raw frames of at most 1 MiB;
+its size and digest are in the extension ``folder``. The answer is a :class:`ReplyEnvelope`. A peer cannot hold the
+server: connections, frames, and every wait are bounded. Who is not a member is told so, whatever it asks, except for
+what is registered with :meth:`PeerRequests.handle_strangers`.
 
 An :class:`sbon.errors.SbonError` that a handler raises comes back to the caller as the same class with the same line.
 """
@@ -23,7 +24,20 @@ from typing import IO, Any, TypeVar
 import msgspec
 import trio
 
+from daemon.peering.connections import NOT_TAKEN, Connection, Connections
 from daemon.peering.emulation import Emulation
+from daemon.peering.envelopes import (
+    DECODING_ERRORS,
+    REQUEST_VERSION,
+    FolderHeader,
+    ReplyEnvelope,
+    RequestEnvelope,
+    decode_body,
+    decode_reply,
+    decode_request,
+    error_kind,
+    read_reply,
+)
 from daemon.peering.folder_transfer import CHUNK_BYTES, new_digest, pack, unpack
 from daemon.peering.frame_stream import FrameStream
 from daemon.peering.peer_tls import Caller, PeerTls
@@ -31,18 +45,10 @@ from daemon.peering.room import check_room
 from overlay.certificates import Refusal, RefusedError
 from overlay.identity import NodeId
 from overlay.records import Address, NodeRecord
-from sbon.errors import (
-    ConfigurationError,
-    QueryError,
-    RemoteProtocolError,
-    SbonError,
-    StaleGenerationError,
-    UnavailableError,
-)
+from sbon.errors import RemoteProtocolError, SbonError, UnavailableError
 
 log = logging.getLogger("sbon.requests")
 
-REQUEST_VERSION = 1
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 MAX_STRANGER_BYTES = 16 * 1024
 MAX_CONNECTIONS = 64
@@ -52,6 +58,8 @@ MAX_STRANGERS = 32
 HANDSHAKE_TIMEOUT_S = 5.0
 #: A peer has this long for each frame that it sends or takes.
 FRAME_TIMEOUT_S = 15.0
+#: A member may be silent for so long between two requests: longer than who asks keeps a connection.
+IDLE_TIMEOUT_S = 60.0
 #: A handler that takes longer than this is broken; its caller has given up long before.
 HANDLING_TIMEOUT_S = 600.0
 #: After a refusal, bytes still on their way are read away for so long, so that the refusal is not lost with them.
@@ -64,49 +72,13 @@ Handler = Callable[[Any, NodeId], Awaitable[msgspec.Struct]]
 StrangerHandler = Callable[[Any, Caller], Awaitable[msgspec.Struct]]
 FolderHandler = Callable[[Any, NodeId, Path], Awaitable[msgspec.Struct]]
 
-_ERRORS: dict[str, type[SbonError]] = {
-    kind.__name__: kind for kind in (SbonError, ConfigurationError, QueryError, UnavailableError, StaleGenerationError)
-}
-_DECODING_ERRORS = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+
+class _NotTakenError(Exception):
+    """The request was not carried out, as the connection was not kept by its other end."""
 
 
 class Done(msgspec.Struct, frozen=True):
     """The reply of a request that has nothing to tell but that it was carried out."""
-
-
-class RequestEnvelope(msgspec.Struct, frozen=True, array_like=True):
-    """``target`` is the node that is meant, empty for whoever listens there; ``kind`` names the type of ``body``."""
-
-    version: int
-    sender: NodeId
-    boot_id: int
-    target: str
-    kind: str
-    body: msgspec.Raw
-    extensions: dict[str, msgspec.Raw] = {}
-
-
-class ReplyEnvelope(msgspec.Struct, frozen=True, array_like=True):
-    """Either ``body``, or one line ``error`` of the class named by ``error_kind``."""
-
-    version: int
-    sender: NodeId
-    boot_id: int
-    error_kind: str = ""
-    error: str = ""
-    body: msgspec.Raw = msgspec.Raw(b"\xc0")
-    extensions: dict[str, msgspec.Raw] = {}
-
-
-class FolderHeader(msgspec.Struct, frozen=True):
-    """A tar archive of ``total_bytes`` follows; ``digest`` is its BLAKE2b-256 in hexadecimal."""
-
-    total_bytes: int
-    digest: str
-
-
-_requests = msgspec.msgpack.Decoder(RequestEnvelope)
-_replies = msgspec.msgpack.Decoder(ReplyEnvelope)
 
 
 class PeerRequests:
@@ -127,6 +99,9 @@ class PeerRequests:
         self._stranger_handlers: dict[str, tuple[msgspec.msgpack.Decoder[Any], StrangerHandler]] = {}
         self._connections = 0
         self._strangers = 0
+        #: Of the connections those on which the next request is waited for, the one that waits for longest first.
+        self._idle: dict[trio.CancelScope, None] = {}
+        self._kept = Connections(tls)
         #: "served", "refused", "dropped.malformed", "dropped.slow", "dropped.too_many", "dropped.stranger"
         self.counters: Counter[str] = Counter()
         shutil.rmtree(scratch, ignore_errors=True)
@@ -228,15 +203,12 @@ class PeerRequests:
             raise UnavailableError(Refusal.NOT_READY.text)
         try:
             with trio.fail_after(timeout_s) as scope:
-                async with await trio.open_tcp_stream(*address) as plain:
-                    stream, peer_id = await self._tls.connect(plain, target or None, cluster_id)
-                    if self._emulation is not None:
-                        await trio.sleep(self._emulation.one_way_s_to_address(address))
-                    frames = FrameStream(stream, MAX_REQUEST_BYTES)
-                    await frames.send(self._envelope(target, make_message(peer_id), extensions))
-                    if archive is not None:
-                        await _send_archive(frames, archive, scope, timeout_s)
-                    answer = await frames.receive()
+
+                async def ask(connection: Connection) -> ReplyEnvelope | None:
+                    envelope = self._envelope(target, make_message(connection.peer_id), extensions)
+                    return await self._ask_over(connection, envelope, archive, scope, timeout_s)
+
+                reply = await self._reply(address, target, cluster_id, ask)
         except trio.TooSlowError:
             raise UnavailableError(f"{peer} did not answer within {timeout_s:g} s: is it overloaded?") from None
         except RefusedError as error:
@@ -248,9 +220,54 @@ class PeerRequests:
             raise UnavailableError(f"{peer} cannot be reached ({reason}): is it running?") from error
         except RemoteProtocolError as error:
             raise UnavailableError(f"{peer} answered with {error}: is it a node of sbon?") from error
-        if answer is None:
+        if reply is None:
             raise UnavailableError(f"{peer} closed the connection without an answer: try again")
-        return _read_reply(answer, reply_type, peer)
+        return read_reply(reply, reply_type, peer)
+
+    async def _reply(
+        self,
+        address: Address,
+        target: str,
+        cluster_id: bytes | None,
+        ask: Callable[[Connection], Awaitable[ReplyEnvelope | None]],
+    ) -> ReplyEnvelope | None:
+        """The answer to what is asked, over a connection that was kept if there is one; None: there was none."""
+        while cluster_id is None and (kept := self._kept.take(address, target)) is not None:
+            try:
+                return await ask(kept)
+            except _NotTakenError:
+                self.counters["asked_again"] += 1
+        return await ask(await self._kept.open(address, target, MAX_REQUEST_BYTES, cluster_id))
+
+    async def _ask_over(
+        self, connection: Connection, envelope: bytes, archive: IO[bytes] | None, scope: trio.CancelScope, wait_s: float
+    ) -> ReplyEnvelope | None:
+        was_kept, connection.is_kept = connection.is_kept, False
+        try:
+            if self._emulation is not None:
+                await trio.sleep(self._emulation.one_way_s_to_address(connection.key[0]))
+            try:
+                await connection.frames.send(envelope)
+            except trio.BrokenResourceError:
+                if was_kept:
+                    raise _NotTakenError from None
+                raise
+            if archive is not None:
+                archive.seek(0)
+                await _send_archive(connection.frames, archive, scope, wait_s)
+            answer = await connection.frames.receive()
+            if answer == NOT_TAKEN and was_kept:
+                raise _NotTakenError
+            if answer is None:
+                return None
+            reply = decode_reply(answer)
+            # What is left of a folder that was refused may still be on its way.
+            if archive is None or not reply.error_kind:
+                self._kept.keep(connection)
+            return reply
+        finally:
+            if not connection.is_kept:
+                connection.close()
 
     def _envelope(self, target: str, message: msgspec.Struct, extensions: dict[str, msgspec.Raw]) -> bytes:
         body = msgspec.Raw(msgspec.msgpack.encode(message))
@@ -269,11 +286,12 @@ class PeerRequests:
     ) -> None:
         """Answer requests until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._kept.run)
             await nursery.start(trio.serve_listeners, self._serve_connection, listeners)
             task_status.started()
 
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
-        if self._connections >= MAX_CONNECTIONS or self._strangers >= MAX_STRANGERS:
+        if self._strangers >= MAX_STRANGERS or not self._has_room():
             self.counters["dropped.too_many"] += 1
             await stream.aclose()
             return
@@ -283,6 +301,17 @@ class PeerRequests:
                 await self._serve_or_drop(stream)
         finally:
             self._connections -= 1
+
+    def _has_room(self) -> bool:
+        """For one more connection; one on which nothing is under way has to go for it."""
+        if self._connections < MAX_CONNECTIONS:
+            return True
+        if not self._idle:
+            return False
+        longest = next(iter(self._idle))
+        del self._idle[longest]
+        longest.cancel()
+        return True
 
     async def _serve_or_drop(self, stream: trio.SocketStream) -> None:
         try:
@@ -305,23 +334,41 @@ class PeerRequests:
                 self._strangers -= 1
                 is_stranger = False
             frames = FrameStream(tls, MAX_STRANGER_BYTES if is_stranger else MAX_REQUEST_BYTES)
-            await self._serve_request(frames, caller)
+            with trio.fail_after(FRAME_TIMEOUT_S):
+                data = await frames.receive()
+            while data is not None and await self._serve_request(data, frames, caller):
+                data = await self._next_request(frames, caller)
         finally:
             self._strangers -= is_stranger
 
-    async def _serve_request(self, frames: FrameStream, caller: Caller) -> None:
-        with trio.fail_after(FRAME_TIMEOUT_S):
-            data = await frames.receive()
-        if data is None:
-            return
-        envelope = _decode_request(data, caller)
+    async def _next_request(self, frames: FrameStream, caller: Caller) -> bytes | None:
+        """None: there is none, or not over this connection."""
+        if caller.proof is None:
+            return None
+        with trio.move_on_after(IDLE_TIMEOUT_S) as waiting:
+            self._idle[waiting] = None
+            try:
+                data = await frames.receive()
+            except trio.BrokenResourceError:
+                return None
+            finally:
+                self._idle.pop(waiting, None)
+            if data is None or self._tls.holds(caller.proof):
+                return data
+        with trio.move_on_after(LINGER_S):
+            await frames.send(NOT_TAKEN)
+            await _read_away(frames)
+        return None
+
+    async def _serve_request(self, data: bytes, frames: FrameStream, caller: Caller) -> bool:
+        """Carry one out and answer it. False: nothing more is heard over this connection."""
+        envelope = decode_request(data, caller.node_id)
         try:
             body = msgspec.msgpack.encode(await self._carry_out(envelope, frames, caller))
             reply = ReplyEnvelope(REQUEST_VERSION, self._node_id, self._boot_id, body=msgspec.Raw(body))
             self.counters["served"] += 1
         except SbonError as error:
-            kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _ERRORS)
-            reply = ReplyEnvelope(REQUEST_VERSION, self._node_id, self._boot_id, kind, str(error))
+            reply = ReplyEnvelope(REQUEST_VERSION, self._node_id, self._boot_id, error_kind(error), str(error))
             self.counters["refused"] += 1
         if self._emulation is not None:
             await trio.sleep(self._emulation.one_way_s_to_node(envelope.sender))
@@ -329,6 +376,8 @@ class PeerRequests:
             await frames.send(msgspec.msgpack.encode(reply))
         if reply.error_kind and "folder" in envelope.extensions:
             await _read_away(frames)
+            return False
+        return True
 
     async def _carry_out(self, envelope: RequestEnvelope, frames: FrameStream, caller: Caller) -> msgspec.Struct:
         if envelope.version != REQUEST_VERSION:
@@ -340,16 +389,16 @@ class PeerRequests:
             raise UnavailableError("another node has that address now: see `sbon nodes`")
         if envelope.kind in self._stranger_handlers:
             decoder, stranger_handler = self._stranger_handlers[envelope.kind]
-            return await _run(envelope.kind, stranger_handler(_decode_body(decoder, envelope), caller))
+            return await _run(envelope.kind, stranger_handler(decode_body(decoder, envelope), caller))
         if caller.refusal is not None:
             self.counters["dropped.stranger"] += 1
             raise UnavailableError(f"the node refuses this one: {caller.refusal.text_for_refused}")
         if envelope.kind in self._handlers:
             decoder, handler = self._handlers[envelope.kind]
-            return await _run(envelope.kind, handler(_decode_body(decoder, envelope), envelope.sender))
+            return await _run(envelope.kind, handler(decode_body(decoder, envelope), envelope.sender))
         if envelope.kind in self._folder_handlers:
             decoder, folder_handler = self._folder_handlers[envelope.kind]
-            message = _decode_body(decoder, envelope)
+            message = decode_body(decoder, envelope)
             with tempfile.TemporaryDirectory(dir=self._scratch, ignore_cleanup_errors=True) as holder:
                 folder = Path(holder) / "folder"
                 try:
@@ -364,7 +413,7 @@ class PeerRequests:
     async def _receive_folder(self, envelope: RequestEnvelope, frames: FrameStream, folder: Path) -> None:
         try:
             header = msgspec.msgpack.decode(envelope.extensions["folder"], type=FolderHeader)
-        except (KeyError, *_DECODING_ERRORS) as error:
+        except (KeyError, *DECODING_ERRORS) as error:
             raise RemoteProtocolError("a folder without a header") from error
         if not 0 <= header.total_bytes <= MAX_FOLDER_BYTES:
             raise RemoteProtocolError(f"a folder of {header.total_bytes} bytes")
@@ -411,34 +460,3 @@ async def _read_away(frames: FrameStream) -> None:
     with trio.move_on_after(LINGER_S):
         while await frames.receive() is not None:
             pass
-
-
-def _decode_request(data: bytes, caller: Caller) -> RequestEnvelope:
-    try:
-        envelope = _requests.decode(data)
-    except _DECODING_ERRORS as error:
-        raise RemoteProtocolError(f"not a request: {error}") from error
-    if envelope.sender != caller.node_id:
-        raise RemoteProtocolError("a sender that is not the one who speaks")
-    return envelope
-
-
-def _decode_body(decoder: msgspec.msgpack.Decoder[Any], envelope: RequestEnvelope) -> Any:
-    try:
-        return decoder.decode(envelope.body)
-    except _DECODING_ERRORS as error:
-        raise RemoteProtocolError(f"not a {envelope.kind}: {error}") from error
-
-
-def _read_reply(data: bytes, reply_type: type[R], peer: str) -> R:
-    try:
-        reply = _replies.decode(data)
-        if reply.error_kind:
-            raise _ERRORS.get(reply.error_kind, SbonError)(_one_line(reply.error))
-        return msgspec.msgpack.decode(reply.body, type=reply_type)
-    except _DECODING_ERRORS as error:
-        raise UnavailableError(f"{peer} answered what is not understood: install the same version of sbon") from error
-
-
-def _one_line(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text[:2000])

@@ -10,9 +10,10 @@ import pytest
 import trio
 
 from daemon.peering import requests
+from daemon.peering.envelopes import RequestEnvelope
 from daemon.peering.frame_stream import FrameStream
 from daemon.peering.peer_tls import Caller, PeerTls
-from daemon.peering.requests import PeerRequests, RequestEnvelope
+from daemon.peering.requests import PeerRequests
 from overlay.certificates import RevocationList, Trust, cluster_id_of
 from overlay.identity import Identity
 from overlay.records import Address, NodeRecord
@@ -67,14 +68,38 @@ async def test_who_is_answered(tmp_path: Path, of_client: Trust, of_server: Trus
 
 
 async def test_a_revoked_host_is_not_answered(tmp_path: Path) -> None:
+    """Nor over a connection that was kept."""
     trust = cluster_trust(2)
     client, server = make(tmp_path, 1, cluster_trust(1)), make(tmp_path, 2, trust)
-    async with serving(server) as address:
+    async with serving(server) as address, serving(client):
         await client.request(address, Question("hello"), Answer)
         trust.update_revocations(RevocationList.issue(AUTHORITY, 1, EPOCH_S, {identity(1).node_id: (1, EPOCH_S)}))
         with pytest.raises(UnavailableError, match="our certificate was revoked"):
             await client.request(address, Question("hello"), Answer)
     assert server.counters["dropped.stranger"] == 1
+
+
+async def test_a_host_that_was_revoked_is_asked_nothing(tmp_path: Path) -> None:
+    trust = cluster_trust(1)
+    client, server = make(tmp_path, 1, trust), make(tmp_path, 2, cluster_trust(2))
+    async with serving(server) as address, serving(client):
+        await client.request(address, Question("hello"), Answer)
+        assert len(client._kept) == 1
+        trust.update_revocations(RevocationList.issue(AUTHORITY, 1, EPOCH_S, {identity(2).node_id: (1, EPOCH_S)}))
+        with pytest.raises(UnavailableError, match="is not accepted: it was revoked"):
+            await client.request(address, Question("hello"), Answer)
+
+
+async def test_connections_end_with_the_certificates_that_were_shown(tmp_path: Path) -> None:
+    now = 0.0
+    client, server = make(tmp_path, 1, cluster_trust(1, until_s=100)), make(tmp_path, 2, cluster_trust(2))
+    server._tls._clock = lambda: now
+    async with serving(server) as address, serving(client):
+        await client.request(address, Question("hello"), Answer)
+        now = 101.0
+        with pytest.raises(UnavailableError, match="refuses this one: our certificate has expired"):
+            await client.request(address, Question("hello"), Answer)
+    assert client.counters["asked_again"] == 1
 
 
 async def test_a_new_certificate_is_shown_at_once(tmp_path: Path) -> None:

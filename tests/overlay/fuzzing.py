@@ -22,8 +22,9 @@ import trio
 
 from daemon.control.messages import CONTROL_VERSION, Answer, Call, Done, Join, Latency, Request, Status, Submit
 from daemon.control.server import Control
+from daemon.peering.envelopes import ReplyEnvelope, RequestEnvelope
 from daemon.peering.peer_tls import Caller, PeerTls, _read_x509
-from daemon.peering.requests import PeerRequests, ReplyEnvelope, RequestEnvelope
+from daemon.peering.requests import PeerRequests
 from daemon.simulation.plain_suite import FakeSuite
 from overlay.certificates import Certificate, RevocationList
 from overlay.config import OverlayConfig
@@ -254,7 +255,7 @@ class FakeFrames:
         self.sent.append(body)
 
 
-def run_without_loop(function: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+def run_without_loop(function: Callable[..., Coroutine[Any, Any, object]], *arguments: object) -> None:
     """Run an async function that never really waits; what it raises is raised here."""
     coroutine = function(*arguments)
     try:
@@ -335,9 +336,10 @@ class RequestTarget:
         ]
 
     def step(self, rng: random.Random) -> str:
-        frames = FakeFrames(mutate(rng.choice(self.corpus), self.corpus, rng))
+        frames = FakeFrames()
         try:
-            run_without_loop(self.requests._serve_request, frames, self.caller)
+            request = mutate(rng.choice(self.corpus), self.corpus, rng)
+            run_without_loop(self.requests._serve_request, request, frames, self.caller)
         except RemoteProtocolError:
             return "refused"
         reply = msgspec.msgpack.decode(frames.sent[0], type=ReplyEnvelope)
