@@ -294,7 +294,7 @@ async def test_a_request_that_was_not_taken_is_asked_again(
     other = PeerRequests(open_tls(Identity.from_private_bytes(b"o" * 32)), 1, tmp_path / "other")
     received: list[str] = []
 
-    async def keep(message: Question, sender: str, folder: Path) -> Answer:
+    async def keep(message: Answer, sender: str, folder: Path) -> Answer:
         received.append(message.text)
         assert content(folder)
         return Answer("")
