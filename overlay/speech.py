@@ -118,8 +118,7 @@ class Speech:
         if len(self._outgoing) >= MAX_QUEUED:
             other_id, _, its_extra = self._outgoing.popleft()
             self.counters["dropped.queue_full"] += 1
-            if its_extra == CLOSE and not self._sessions.is_kept(other_id):
-                self._close(other_id)
+            self._end_if_last(other_id, its_extra)
         self._outgoing.append((node_id, body, extra))
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
@@ -138,9 +137,7 @@ class Speech:
                 self._told(node_id, now)
                 datagrams.append((data, self._addresses[node_id]))
                 counters["sent_bytes"] += len(data)
-            # The session ends whether the last word was within the budget or not.
-            if extra == CLOSE and not self._sessions.is_kept(node_id):
-                self._close(node_id)
+            self._end_if_last(node_id, extra)
         if self._sessions.outgoing:
             for data, address in self._sessions.datagrams_to_send(now):
                 counters["sent.handshake"] += 1
@@ -168,6 +165,11 @@ class Speech:
         self.counters[_SENT[kind]] += 1
         self.counters[_SENT_BYTES[kind]] += len(data)
         return data
+
+    def _end_if_last(self, node_id: NodeId, extra: object) -> None:
+        """The session ends after the last word, whether that was sent, over the budget, or pushed out of the queue."""
+        if extra == CLOSE and not self._sessions.is_kept(node_id):
+            self._close(node_id)
 
     def _close(self, node_id: NodeId) -> None:
         """End the session, without a word."""

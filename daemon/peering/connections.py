@@ -1,9 +1,10 @@
 """Connections to other daemons, kept open for the next request.
 
 Owners report once a second, renew leases and ship state after each batch: a connection for each request would cost two
-round trips and four signatures before the first byte of each. So whoever asks keeps a connection for KEPT_S after an
-answer. It is used again only while nothing was heard on it, for then its other end has not closed it, and while what
-was shown on it would be shown again: no certificate has expired meanwhile or was revoked, and no new one has come.
+round trips, two signatures and four verifications before the first byte of each. So whoever asks keeps a connection for
+KEPT_S after an answer. It is used again only while nothing was heard on it, for then its other end has not closed it,
+and while what was shown on it would be shown again: no certificate has expired meanwhile or was revoked, and no new one
+has come.
 
 The server keeps it for longer, and closes it earlier only if it needs the room: with the frame NOT_TAKEN, so that who
 has just asked knows that the request was not carried out, and may ask again.

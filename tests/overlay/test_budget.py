@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from overlay.budget import BURST_S, BYTES_PER_S, TRAFFIC_OF, Bucket, Budget
 from overlay.events import MemberFailed
 from overlay.messages import KIND_OF, Ping, SearchReply, Unlink
+from overlay.speech import CLOSE, MAX_QUEUED
 from tests import truth
 from tests.overlay.fake_network import FakeNetwork, full_mesh, id_of
 
@@ -69,3 +70,14 @@ def test_sessions_end_though_the_last_word_is_over_the_budget() -> None:
     assert victim.counters["dropped.over_budget"] > 0
     assert set(victim._sessions.peers()) == victim._strangers.keys() | victim._links.table.keys()
     assert len(victim._sessions.peers()) == victim._config.max_strangers
+
+
+def test_sessions_end_though_the_last_word_was_pushed_out_of_the_queue() -> None:
+    network = full_mesh(truth.line(3, 20.0))
+    node = network.nodes[1]
+    node._remove_link(id_of(0))
+    node._send(id_of(0), Unlink(surplus=True), CLOSE)
+    for _ in range(MAX_QUEUED):
+        node._send(id_of(2), Ping(7))
+    assert node.counters["dropped.queue_full"] == 1
+    assert set(node._sessions.peers()) == {id_of(2)}
