@@ -21,6 +21,7 @@ from spark_bridge.offset_log import starts_before
 from spark_bridge.port_inbox import PortInbox
 from spark_bridge.port_reader import PortReader
 from spark_bridge.port_source import port_view
+from spark_bridge.small_batches import BatchSizes
 
 # Views are named in0, in1, ... in every fragment's frozen SQL; the session is shared, so one fragment at a time may
 # resolve its names. A resolved plan does not look at the views again.
@@ -36,11 +37,12 @@ class FragmentInput:
     def __init__(self, spark: SparkSession, spec: FragmentSpec, port_schemas: Sequence[str]) -> None:
         self._made_for = (spec.signature(), spec.stateful, tuple(port_schemas))
         self._readers: dict[str, PortReader] = {}
+        sizes = BatchSizes(spark)
         with names_in_use:
             for port, schema_json in zip(spec.ports, port_schemas, strict=True):
                 described = json.loads(schema_json)
                 reader = self._readers[port.name] = PortReader(port.name, StructType.fromJson(described["schema"]))
-                view = port_view(spark, reader, described["event_time"] if spec.stateful else None)
+                view = port_view(spark, reader, sizes, described["event_time"] if spec.stateful else None)
                 view.createOrReplaceTempView(port.name)
             self.stream = spark.sql(spec.sql)
 

@@ -16,12 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from spark_bridge.port_reader import CONTROL, WATERMARK, PortReader
+from spark_bridge.small_batches import BatchSizes
 
 
-def port_view(spark: SparkSession, reader: PortReader, event_time: str | None) -> DataFrame:
-    """The stream of a port with the columns of its producers; ``event_time`` carries their watermark."""
+def port_view(spark: SparkSession, reader: PortReader, sizes: BatchSizes, event_time: str | None) -> DataFrame:
+    """The stream of a port with the columns of its producers; ``event_time`` carries their watermark. ``sizes``: of the
+    query that is to read it."""
     columns = [sf.col(f"`{field.name}`") for field in reader.rows.fields]
-    raw = PortSource(spark, reader).relation()
+    raw = PortSource(spark, reader, sizes).relation()
     data = raw.where(~sf.col(CONTROL)).select(*columns, sf.lit(False).alias(CONTROL))
     if event_time is None:
         return data.drop(CONTROL)
@@ -46,9 +48,10 @@ def port_view(spark: SparkSession, reader: PortReader, event_time: str | None) -
 class PortSource:
     """Spark's handle of one port: ``org.apache.spark.sql.execution.streaming.Source`` around a :class:`PortReader`."""
 
-    def __init__(self, spark: SparkSession, reader: PortReader) -> None:
+    def __init__(self, spark: SparkSession, reader: PortReader, sizes: BatchSizes) -> None:
         self._spark = spark
         self._reader = reader
+        self._sizes = sizes
         self._jvm = jvm = cast("Any", spark._jvm)
         # Each step of such a path is a question to Java, which looks for a class of that name in all of its jars first.
         self._offset_of = jvm.org.apache.spark.sql.execution.streaming.runtime.SerializedOffset
@@ -84,13 +87,14 @@ class PortSource:
         return self._offset
 
     def getOffset(self) -> Any:  # noqa: N802
+        self._sizes.begins()
         offset = self._reader.next_offset()
         self._offset = self._option(None if offset is None else self._offset_of(offset))
         return self._offset
 
     def getBatch(self, start: Any, end: Any) -> Any:  # noqa: N802
         rows = self._reader.read(None if start.isEmpty() else start.get().json(), end.json())
-        frame = self._spark.createDataFrame(rows, self._reader.schema)._jdf
+        frame = self._sizes.frame(rows, self._reader.schema)._jdf
         self._batch = self._session.internalCreateDataFrame(frame.queryExecution().toRdd(), self._schema, True)
         return self._batch
 

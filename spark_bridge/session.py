@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from sbon.errors import ConfigurationError
 from spark_bridge.class_archive import reading_options
 from spark_bridge.executors import check_executors, is_local
+from spark_bridge.hadoop_settings import make_settings_light
 from spark_bridge.java_runtime import prepare_java
 
 #: Settings that the meaning of results depends on; the reference job that checks results uses them too.
@@ -33,6 +34,8 @@ _FRUGALITY = {
     "spark.sql.streaming.numRecentProgressUpdates": "4",
     "spark.sql.streaming.minBatchesToRetain": "4",
     "spark.sql.adaptive.enabled": "false",
+    # Nobody looks for parts of a plan that could be computed once: what is shared is a fragment of its own.
+    "spark.sql.exchange.reuse": "false",
     # A busy host may take long to start a Python worker; giving up would fail the whole query.
     "spark.python.authenticate.socketTimeout": "120s",
     "spark.log.level": "ERROR",
@@ -130,6 +133,7 @@ def start_session(
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     _import_by_name(spark)
+    make_settings_light(spark)
     if not is_local(master):
         check_executors(spark, master, scratch)
     return spark

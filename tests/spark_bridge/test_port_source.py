@@ -15,6 +15,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_bridge.port_reader import PortReader
 from spark_bridge.port_source import PortSource
+from spark_bridge.small_batches import BatchSizes
 
 
 class FakeObject:
@@ -46,7 +47,8 @@ def source() -> PortSource:
     spark._jvm.org.apache.spark.sql.execution.streaming.runtime = SimpleNamespace(SerializedOffset=FakeObject)
     spark._jvm.scala.Option.apply = FakeObject
     spark._jsparkSession.internalCreateDataFrame = FakeObject
-    return PortSource(cast("SparkSession", spark), FakeReader("in0", StructType([StructField("v", LongType())])))
+    reader = FakeReader("in0", StructType([StructField("v", LongType())]))
+    return PortSource(cast("SparkSession", spark), reader, cast("BatchSizes", MagicMock()))
 
 
 @pytest.mark.parametrize(

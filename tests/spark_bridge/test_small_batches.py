@@ -1,0 +1,119 @@
+"""How batches of different sizes are run, and what Spark has to carry in each of them. With real Spark."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from sbon.engine_messages import Instantiate
+from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
+from spark_bridge import fragment_input, local_files
+from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings
+from spark_bridge.port_inbox import PortInbox, Segment
+from spark_bridge.segment import body_table, decode_segment
+from spark_bridge.session import start_session
+from spark_bridge.small_batches import SMALL_BYTES, BatchSizes
+
+FACTORY_MODE = "spark.sql.codegen.factoryMode"
+SQL = "SELECT window.start AS start, count(*) AS n, max(text) AS last FROM in0 GROUP BY window(ts, '1 second')"
+SECOND_MS = 1000
+PATIENCE_S = 120.0
+FEW, MANY = 10, SMALL_BYTES // 20
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = start_session("small-batches", tmp_path_factory.mktemp("scratch"), settings=local_files.SETTINGS)
+    local_files.use_plain_files(session)
+    yield session
+    session.stop()
+
+
+def segment(batch_id: int, rows: int) -> Segment:
+    """All of a second's rows, and the word that it is over and a bit more."""
+    from_ms = batch_id * SECOND_MS
+    first_us, over_ms = (from_ms + 10) * 1000, from_ms + SECOND_MS + 5
+    table = pa.table(
+        {
+            "ts": pa.array([first_us + number for number in range(rows)]).cast(pa.timestamp("us", "UTC")),
+            "text": pa.array([f"{number:010}" for number in range(rows)]),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return Segment("q-a", 0, batch_id, rows, over_ms, sink.getvalue().to_pybytes(), from_ms + SECOND_MS)
+
+
+def test_a_small_batch_is_interpreted_in_one_piece_and_a_large_one_compiled(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, str, int]] = []
+    jvm: Any = spark._jvm
+
+    class Watched(BatchSizes):
+        def frame(self, rows: pa.Table, schema: StructType) -> DataFrame:
+            made = super().frame(rows, schema)
+            mode = jvm.org.apache.spark.sql.classic.SparkSession.active().conf().get(FACTORY_MODE)
+            parts = made._jdf.queryExecution().toRdd().getNumPartitions()
+            seen.append((rows.num_rows, mode, parts))
+            return made
+
+    monkeypatch.setattr(fragment_input, "BatchSizes", Watched)
+    results = run(spark, tmp_path, [FEW, MANY, FEW])
+    # The control row comes on top. Windows come out once what follows them is there.
+    assert seen == [(FEW + 1, "NO_CODEGEN", 1), (MANY + 1, "FALLBACK", 2), (FEW + 1, "NO_CODEGEN", 1)]
+    assert results == [(0, FEW, f"{FEW - 1:010}"), (1, MANY, f"{MANY - 1:010}"), (2, FEW, f"{FEW - 1:010}")]
+
+
+def test_tasks_are_not_told_where_settings_are_from(spark: SparkSession, tmp_path: Path) -> None:
+    run(spark, tmp_path, [FEW])  # by then all that brings settings of its own has come
+    settings: Any = spark._jsc.hadoopConfiguration()
+    names = list(settings.getValByRegex(".*").keySet())
+    assert not [name for name in names if name.startswith("yarn.")]
+    assert "fs.defaultFS" in names, "all others are there"
+    assert [name for name in names if settings.getPropertySources(name)] == ["hive.metastore.warehouse.dir"]
+
+
+def run(spark: SparkSession, folder: Path, batches: list[int]) -> list[tuple[int, int, str]]:
+    """Feed so many rows a second to an aggregate, one batch after the other: what comes out."""
+    schema = spark.sql("SELECT CAST(NULL AS TIMESTAMP) ts, CAST(NULL AS STRING) text").schema
+    described = json.dumps({"schema": schema.jsonValue(), "event_time": "ts"})
+    spec = FragmentSpec(
+        "q-sum", "q", FragmentKind.AGGREGATE, SQL, (PortSpec("in0", ("q-a",)),), "start", SECOND_MS, stateful=True
+    )
+    start = Instantiate(spec.fragment_id, 1, "test", spec, str(folder / "sum"), (described,), ("reader",))
+    runner = FragmentRunner(spark, start, RunnerSettings(0), lambda *_: None, lambda _: None, lambda: None)
+    try:
+        inbox: PortInbox = runner._ports.inboxes["in0"]
+        for batch_id, rows in enumerate(batches):
+            inbox.append(segment(batch_id, rows))
+            runner._arrivals.tell()
+            deadline = time.monotonic() + PATIENCE_S
+            while runner.status().output_rows < batch_id + 1:
+                assert runner.runs(), runner.status().error
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        return sorted(windows(runner))
+    finally:
+        runner.stop()
+
+
+def windows(runner: FragmentRunner) -> Iterator[tuple[int, int, str]]:
+    """Start in s, count and last text of each that came out."""
+    for data in runner._log.segments_from(0, 0.0, threading.Event()):
+        header, body = decode_segment(data)
+        if (table := body_table(body)) is not None:
+            for row in table.to_pylist():
+                yield int(row["start"].timestamp()), row["n"], row["last"]
+        if header.batch_id == runner.newest_batch:
+            break
