@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
-_SYNCS_AT_ONCE = 8
+#: A replica is stored with each batch: no threads are started for it each time.
+_syncing = ThreadPoolExecutor(8, thread_name_prefix="sync")
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o640) -> None:
@@ -53,6 +54,7 @@ def sync(path: Path) -> None:
 def sync_all(paths: Iterable[Path]) -> None:
     """Files and folders, side by side: a file system with a journal writes it once for many of them, and a move or a
     replica has some dozens."""
-    with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
-        for _ in pool.map(sync, paths):
-            pass
+    under_way = [_syncing.submit(sync, path) for path in paths]
+    wait(under_way)
+    for one in under_way:
+        one.result()
