@@ -30,6 +30,9 @@ class BatchSizes:
         self._session: SparkSession | None = None
         self._bytes = 0
         self._is_small = False
+        chosen = spark.sparkContext.getConf()
+        #: What the user has set stays as it is.
+        self._settings = {name: value for name, value in _SMALL.items() if not chosen.contains(name)}
 
     def begins(self) -> None:
         """Nothing of the next batch was read yet."""
@@ -42,7 +45,7 @@ class BatchSizes:
         is_small = self._bytes < SMALL_BYTES
         if is_small != self._is_small:
             self._is_small = is_small
-            for name, value in _SMALL.items():
+            for name, value in self._settings.items():
                 if is_small:
                     session.conf.set(name, value)
                 else:

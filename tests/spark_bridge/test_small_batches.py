@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -19,11 +20,12 @@ from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
 from spark_bridge import fragment_input, local_files
 from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings
 from spark_bridge.port_inbox import PortInbox, Segment
-from spark_bridge.segment import body_table, decode_segment
+from spark_bridge.segment import body_table, decode_segment, encode_segment
 from spark_bridge.session import start_session
 from spark_bridge.small_batches import SMALL_BYTES, BatchSizes
 
 FACTORY_MODE = "spark.sql.codegen.factoryMode"
+PARALLELISM = "spark.sql.leafNodeDefaultParallelism"
 SQL = "SELECT window.start AS start, count(*) AS n, max(text) AS last FROM in0 GROUP BY window(ts, '1 second')"
 SECOND_MS = 1000
 PATIENCE_S = 120.0
@@ -48,10 +50,9 @@ def segment(batch_id: int, rows: int) -> Segment:
             "text": pa.array([f"{number:010}" for number in range(rows)]),
         }
     )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return Segment("q-a", 0, batch_id, rows, over_ms, sink.getvalue().to_pybytes(), from_ms + SECOND_MS)
+    _, whole = encode_segment("q-a", 1, batch_id, table, event_time="ts", watermark_ms=over_ms, end_of_stream=False)
+    header, body = decode_segment(whole)
+    return Segment("q-a", 1, batch_id, rows, over_ms, body, header.newest_ms)
 
 
 def test_a_small_batch_is_interpreted_in_one_piece_and_a_large_one_compiled(
@@ -73,6 +74,18 @@ def test_a_small_batch_is_interpreted_in_one_piece_and_a_large_one_compiled(
     # The control row comes on top. Windows come out once what follows them is there.
     assert seen == [(FEW + 1, "NO_CODEGEN", 1), (MANY + 1, "FALLBACK", 2), (FEW + 1, "NO_CODEGEN", 1)]
     assert results == [(0, FEW, f"{FEW - 1:010}"), (1, MANY, f"{MANY - 1:010}"), (2, FEW, f"{FEW - 1:010}")]
+
+
+def test_what_the_user_has_set_stays_as_it_is() -> None:
+    spark = MagicMock()
+    spark.sparkContext.getConf().contains = {FACTORY_MODE}.__contains__
+    sizes = BatchSizes(spark)
+    session = sizes._session = MagicMock()
+    for rows in (FEW, MANY):
+        sizes.begins()
+        sizes.frame(pa.table({"text": ["0123456789012345678901234567890"] * rows}), StructType())
+    session.conf.set.assert_called_once_with(PARALLELISM, "1")
+    session.conf.unset.assert_called_once_with(PARALLELISM)
 
 
 def test_tasks_are_not_told_where_settings_are_from(spark: SparkSession, tmp_path: Path) -> None:
