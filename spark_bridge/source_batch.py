@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 _READ = "read"
@@ -34,12 +34,13 @@ def read_source(rows: DataFrame, event_time: str, watermark_ms: int | None, sql:
 
     A row without event time is late, too.
     """
-    time_us = sf.unix_micros(sf.col(f"`{event_time}`"))
-    late = time_us.isNull()
+    # Told in SQL: each function that pyspark has for columns is several questions to Java.
+    time_us = f"unix_micros(`{event_time}`)"
+    late = f"{time_us} IS NULL"
     if watermark_ms is not None:
-        late = late | (time_us < _apart_from_the_code(watermark_ms * 1000, time_us))
-    figures = (sf.count(sf.lit(1)), sf.count_if(late), sf.max(time_us))
-    rows.observe(_READ, *figures).where(~late).createOrReplaceTempView("source")
+        late += f" OR {time_us} < {_apart_from_the_code(watermark_ms * 1000, time_us)}"
+    figures = [sf.expr(figure) for figure in ("count(1)", f"count_if({late})", f"max({time_us})")]
+    rows.observe(_READ, *figures).where(f"NOT ({late})").createOrReplaceTempView("source")
     selected = rows.sparkSession.sql(sql)
     table = selected.toArrow()
     count, late_rows, newest_us = _observed(selected, len(figures)) or rows.agg(*figures).collect()[0]
@@ -56,10 +57,10 @@ def _observed(selected: DataFrame, figures: int) -> tuple[Any, ...] | None:
     return None if observed.isEmpty() else tuple(observed.get().get(figure) for figure in range(figures))
 
 
-def _apart_from_the_code(value: int, beside: Column) -> Column:
+def _apart_from_the_code(value: int, beside: str) -> str:
     """``value``, which is another one in each batch, where ``beside`` is not null.
 
     A number in a plan stands in the code that Spark generates, and another code has to be compiled. An array does not;
     nor does Spark know that this index is always 0.
     """
-    return sf.get(sf.array(sf.lit(value)), sf.pmod(beside, sf.lit(1)).cast("int"))
+    return f"get(array({value}L), CAST(pmod({beside}, 1L) AS INT))"
