@@ -183,13 +183,13 @@ class Killing:
         sites = self.cluster.scenario.sites
         target = self.rng.choice([site.name for site in sites if site.name != fragment.node])
         names = {"source": fragment.node, "target": target, "keeper": "office"}
-        role, _, process = victim.partition(" ")
+        newest, killed = await self._newest_event(fragment.node), trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, fragment.fragment_id)
             async with trio.open_nursery() as both:
                 waiting = trio.move_on_after(self.work.patience_s)
-                both.start_soon(self._kill_after, step, waiting, fragment.node, names[role], process, victim)
-                await self._ask(fragment.fragment_id, target, fragment.node)
+                both.start_soon(self._kill_after, step, victim, names, newest, waiting, killed)
+                await self._ask(fragment, target, killed)
                 # The move has ended, or was refused: what it has not come to yet, it will not come to.
                 waiting.deadline = min(waiting.deadline, trio.current_time() + _NEWS_S)
             nursery.cancel_scope.cancel()
@@ -205,34 +205,49 @@ class Killing:
                 self.work.look(self._folder(site.name, fragment_id))
             await trio.sleep(0.02)
 
-    async def _ask(self, fragment_id: str, target: str, source: str) -> None:
-        with suppress(SbonError, OSError), trio.move_on_after(self.work.patience_s):
-            async with ControlClient.open(self.cluster.scenario.site(source).socket) as client:
-                await client.request(Migrate(fragment_id, target))
+    async def _ask(self, fragment: OperatorInfo, target: str, killed: trio.Event) -> None:
+        """Also again while nothing is killed: it, or another one of its query, may not be at rest after the last
+        move."""
+        with suppress(OSError), trio.move_on_after(self.work.patience_s):
+            async with ControlClient.open(self.cluster.scenario.site(fragment.node).socket) as client:
+                while not killed.is_set():
+                    try:
+                        await client.request(Migrate(fragment.fragment_id, target))
+                        return
+                    except SbonError:
+                        await trio.sleep(_POLL_S)
+                        now = await self.fragment(fragment.kind)
+                        if now is not None and now.node == target:
+                            return
+
+    async def _newest_event(self, name: str) -> int:
+        newest = -1
+        async with (
+            ControlClient.open(self.cluster.scenario.site(name).socket) as client,
+            aclosing(client.watch(follow=False)) as events,
+        ):
+            async for event in events:
+                newest = event.sequence
+        return newest
 
     async def _kill_after(
-        self, step: str, waiting: trio.CancelScope, source: str, name: str, process: str, victim: str
+        self, step: str, victim: str, names: dict[str, str], newest: int, waiting: trio.CancelScope, killed: trio.Event
     ) -> None:
-        """Kill as soon as ``step`` is over, or some milliseconds later: in the middle of the next one. Also once
-        ``waiting`` is over."""
-        reached = False
+        """Kill as soon as ``step`` is over, which is an event after ``newest``, or some milliseconds later: in the
+        middle of the next one. Also once ``waiting`` is over."""
+        role, _, process = victim.partition(" ")
+        name, reached = names[role], False
         with suppress(SbonError, OSError), waiting:
-            newest = -1
             async with (
-                ControlClient.open(self.cluster.scenario.site(source).socket) as client,
-                aclosing(client.watch(follow=False)) as events,
-            ):
-                async for event in events:
-                    newest = event.sequence
-            async with (
-                ControlClient.open(self.cluster.scenario.site(source).socket) as client,
+                ControlClient.open(self.cluster.scenario.site(names["source"]).socket) as client,
                 aclosing(client.watch(follow=True)) as events,
             ):
                 async for event in events:
-                    if event.sequence > newest and event.kind in (f"move-{step}", "move-failed"):
-                        reached = event.kind == f"move-{step}"
+                    if event.sequence > newest and event.kind == f"move-{step}":
+                        reached = True
                         break
         await trio.sleep(self.rng.choice((0.0, 0.005, 0.02, 0.1)))
+        killed.set()
         if process == "daemon":
             self.cluster.daemons[name].process.kill()
             await self.cluster.daemons[name].process.wait()
