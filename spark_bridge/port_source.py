@@ -94,8 +94,7 @@ class PortSource:
 
     def getBatch(self, start: Any, end: Any) -> Any:  # noqa: N802
         rows = self._reader.read(None if start.isEmpty() else start.get().json(), end.json())
-        frame = self._sizes.frame(rows, self._reader.schema)._jdf
-        self._batch = self._session.internalCreateDataFrame(frame.queryExecution().toRdd(), self._schema, True)
+        self._batch = self._sizes.stream(rows, self._reader.schema)
         return self._batch
 
     def commit(self, end: Any) -> None:

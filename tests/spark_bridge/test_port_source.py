@@ -46,9 +46,10 @@ def source() -> PortSource:
     spark = MagicMock()
     spark._jvm.org.apache.spark.sql.execution.streaming.runtime = SimpleNamespace(SerializedOffset=FakeObject)
     spark._jvm.scala.Option.apply = FakeObject
-    spark._jsparkSession.internalCreateDataFrame = FakeObject
+    sizes = MagicMock()
+    sizes.stream = FakeObject
     reader = FakeReader("in0", StructType([StructField("v", LongType())]))
-    return PortSource(cast("SparkSession", spark), reader, cast("BatchSizes", MagicMock()))
+    return PortSource(cast("SparkSession", spark), reader, cast("BatchSizes", sizes))
 
 
 @pytest.mark.parametrize(

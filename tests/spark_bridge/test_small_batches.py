@@ -55,24 +55,24 @@ def segment(batch_id: int, rows: int) -> Segment:
     return Segment("q-a", 1, batch_id, rows, over_ms, body, header.newest_ms)
 
 
-def test_a_small_batch_is_interpreted_in_one_piece_and_a_large_one_compiled(
+def test_a_small_batch_is_a_part_of_its_plan_and_interpreted_and_a_large_one_compiled(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[int, str, int]] = []
+    seen: list[tuple[int, str, str]] = []
     jvm: Any = spark._jvm
 
     class Watched(BatchSizes):
-        def frame(self, rows: pa.Table, schema: StructType) -> DataFrame:
-            made = super().frame(rows, schema)
+        def stream(self, rows: pa.Table, schema: StructType) -> Any:
+            made = super().stream(rows, schema)
             mode = jvm.org.apache.spark.sql.classic.SparkSession.active().conf().get(FACTORY_MODE)
-            parts = made._jdf.queryExecution().toRdd().getNumPartitions()
-            seen.append((rows.num_rows, mode, parts))
+            seen.append((rows.num_rows, mode, made.logicalPlan().nodeName()))
             return made
 
     monkeypatch.setattr(fragment_input, "BatchSizes", Watched)
     results = run(spark, tmp_path, [FEW, MANY, FEW])
     # The control row comes on top. Windows come out once what follows them is there.
-    assert seen == [(FEW + 1, "NO_CODEGEN", 1), (MANY + 1, "FALLBACK", 2), (FEW + 1, "NO_CODEGEN", 1)]
+    few = (FEW + 1, "NO_CODEGEN", "LocalRelation")
+    assert seen == [few, (MANY + 1, "FALLBACK", "LogicalRDD"), few]
     assert results == [(0, FEW, f"{FEW - 1:010}"), (1, MANY, f"{MANY - 1:010}"), (2, FEW, f"{FEW - 1:010}")]
 
 
@@ -83,9 +83,22 @@ def test_what_the_user_has_set_stays_as_it_is() -> None:
     session = sizes._session = MagicMock()
     for rows in (FEW, MANY):
         sizes.begins()
-        sizes.frame(pa.table({"text": ["0123456789012345678901234567890"] * rows}), StructType())
+        sizes.stream(pa.table({"text": ["0123456789012345678901234567890"] * rows}), StructType())
     session.conf.set.assert_called_once_with(PARALLELISM, "1")
     session.conf.unset.assert_called_once_with(PARALLELISM)
+
+
+def test_any_rows_may_be_in_the_plan(spark: SparkSession) -> None:
+    frame = spark.sql("SELECT TIMESTAMP'2026-01-01' t, array(1, NULL) a, named_struct('x', 'y') s, X'00ff' b")
+    rows = frame.toArrow()
+    sizes = BatchSizes(spark)
+    sizes._session = spark
+    for some in (rows, rows.slice(1), pa.concat_tables([rows, rows])):
+        made = sizes.stream(some, frame.schema)
+        assert made.isStreaming()
+        assert made.logicalPlan().nodeName() == "LocalRelation"
+        still = made.logicalPlan().copy(made.logicalPlan().output(), made.logicalPlan().data(), False, sizes._none)
+        assert DataFrame(sizes._datasets.ofRows(spark._jsparkSession, still), spark).toArrow() == some.combine_chunks()
 
 
 def test_tasks_are_not_told_where_settings_are_from(spark: SparkSession, tmp_path: Path) -> None:
