@@ -40,6 +40,7 @@ _ROWS = 5
 _STATE_ROWS = 1000
 _POLL_S = 0.002
 _REST_S = 0.1
+_PATIENCE_S = 20.0
 _START_MS = round(START.timestamp() * 1000.0)
 _DAY_MS = 86_400_000
 _NEVER_MS = _START_MS + 1000 * _DAY_MS
@@ -91,7 +92,8 @@ class Fragment:
         self._runner._ports.inboxes["in0"].append(lefts)
         self._runner._arrivals.tell()
         while self._runner.newest_batch < due:
-            if not self._runner.runs():
+            # Whether it runs is a question to Java: not to be asked all the time.
+            if time.monotonic() - began_s > _PATIENCE_S and not self._runner.runs():
                 raise RuntimeError(self._runner.status().error)
             time.sleep(_POLL_S)
         took_s = time.monotonic() - began_s
