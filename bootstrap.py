@@ -24,7 +24,7 @@ CHECKS = (
     ("ruff", "format", "--check", "."),
     ("mypy",),
     ("lint-imports",),
-    ("pytest", "--numprocesses=2", "--dist=loadgroup"),
+    ("pytest", "--numprocesses=3", "--dist=loadgroup"),
 )
 
 

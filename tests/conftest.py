@@ -1,5 +1,5 @@
-"""Tests run in two processes (bootstrap.py test): those of daemons and of the lab, on real clocks, one by one
-in one, those of Spark one by one in the other; what only computes goes to whoever is free."""
+"""Tests run in three processes (bootstrap.py test): those of daemons and of the lab, on real clocks, one by one
+in one, those of Spark one by one in another; what only computes goes to whoever is free."""
 
 from __future__ import annotations
 

@@ -129,9 +129,11 @@ QUERIES = {
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    # Compiling each of these small plans would take longer than running them.
-    settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    session = start_session("uncut", tmp_path_factory.mktemp("spark"), master="local[1]", settings=settings)
+    session = start_session("uncut", tmp_path_factory.mktemp("spark"), master="local[1]")
+    # Compiling each of these small plans would take longer than running them. (What a session is started with, all
+    # later ones of this process would be, too.)
+    session.conf.set("spark.sql.codegen.wholeStage", "false")
+    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     rng = random.Random(2013)
     start = datetime.datetime(2013, 7, 1, tzinfo=datetime.UTC)
     airports = ["EWR", "JFK", "LGA"]
