@@ -4,7 +4,7 @@
 
 Two Spark processes with an engine's settings run the same fragment, and are fed in turns, so that both have the same
 machine: five rows, of which two batches come, as the second one has nothing but the new watermark. ``light``: as
-engines do it, interpreted, read in one piece, and with Hadoop's settings made light. ``own``: without these. Of the
+engines do it, interpreted, with the rows in the plan, and Hadoop's settings made light. ``own``: without these. Of the
 second half of the feeds: the time of a batch, and the processor time of the process, both in ms.
 """
 
