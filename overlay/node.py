@@ -41,10 +41,11 @@ from sbon.objectives import NearestTo, Objective
 
 MAX_JOINS: Final = 16
 MAX_SEARCHES: Final = 16
-#: A node looks for its own nearest when it has found its place, or after so long; again so often while that settles;
-#: then after twice as long, and so on.
+#: A node looks for its own nearest when it has found its place, or after FIRST_LOOKUP_S; again after LOOKUP_S; then
+#: after twice as long, and so on, up to SETTLING_LOOKUP_S while its place settles, and up to MAX_LOOKUP_S then.
 FIRST_LOOKUP_S: Final = 20.0
-LOOKUP_S: Final = 40.0
+LOOKUP_S: Final = 5.0
+SETTLING_LOOKUP_S: Final = 40.0
 MAX_LOOKUP_S: Final = 640.0
 #: So many hosts are asked then: the way is short, as the neighbours are near by.
 LOOKUP_CONTACTS: Final = 12
@@ -269,7 +270,7 @@ class Overlay(Talk):
         anybody nearer. A node that is inserted into a navigable graph does no more (Y. Malkov, D. Yashunin, "HNSW",
         IEEE TPAMI 42, 2020, algorithm 1); but its place moves at first, and others come after it."""
         self._lookup_at = now + self._lookup_interval_s * (0.75 + 0.5 * self._rng.random())
-        if not self._estimator.is_settling:
+        if self._lookup_interval_s < SETTLING_LOOKUP_S or not self._estimator.is_settling:
             self._lookup_interval_s = min(MAX_LOOKUP_S, 2.0 * self._lookup_interval_s)
         if len(self._searches) < MAX_SEARCHES:
             place = NearestTo(self._own.coordinate, self._own.node_id)

@@ -434,6 +434,9 @@ def test_a_newcomer_looks_for_its_own_nearest_once_it_has_found_its_place() -> N
     assert newcomer.counters["sent.search-request"] > 0
     heard = [known for node in network.nodes.values() if (known := node.known(id_of(24))) is not None]
     assert all(record.coordinate.error <= FOUND_ERROR for record in heard)
+    asked = newcomer.counters["sent.search-request"]
+    network.run(7.0)
+    assert newcomer.counters["sent.search-request"] > asked, "its place still moves"
 
 
 def test_a_link_remembers_which_of_our_incarnations_was_told_by_the_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlay.naming import id_end, id_ends
 from overlay.records import NodeRecord
 from overlay.search import BY_COST, MAX_CONTACTS, MAX_FOUND, MAX_K, MOST_MORE, PARALLEL, PER_DEAD, WIDTH, Search
 from sbon.coordinate import Coordinate
@@ -134,6 +135,25 @@ def test_one_that_was_silent_for_long_is_given_up_sooner() -> None:
         assert asked(search, now=100.0) == [id_of(1)]
         search.expire(101.0)
         assert search.next_timer() == given_up_at
+
+
+@pytest.mark.parametrize("dead", [1, 2])
+def test_where_hosts_die_those_that_nobody_has_heard_of_for_long_are_left_out(dead: int) -> None:
+    search, now = Search(TARGET, 2, 1.0), 100.0
+    for index in range(1, dead + 1):
+        search.know(host(index, 1.0 * index), 99.0)
+    while not search.is_over:
+        search.to_ask(now)
+        now = search.next_timer()
+        search.expire(now)
+    silent, heard_of, was_asked = (host(index, 10.0 * index) for index in range(3, 6))
+    search.know(silent, now - 21.0)
+    search.know(heard_of, now - 19.0)
+    search.know(was_asked, now - 21.0, asked=True)
+    is_left_out = dead == 2
+    assert (id_end(silent.node_id) not in id_ends(search.known()[0])) is is_left_out, "others may name it"
+    assert (silent.node_id not in asked(search, now)) is is_left_out
+    assert list(search.result()) == ([heard_of, was_asked] if is_left_out else [silent, heard_of])
 
 
 @pytest.mark.parametrize("is_lookup", [False, True])
