@@ -234,7 +234,7 @@ class Search:
             (found.guide_cost, node_id)
             for node_id, found in self._found.items()
             if found.guide_cost < self._reached
-            and (node_id in self._waiting or (not found.asked and found.alive_at >= self._heard_from))
+            and (node_id in self._waiting or (not found.asked and not self._is_silent(found)))
         ]
         return self._found[min(left)[1]] if left else None
 
@@ -245,7 +245,7 @@ class Search:
         others = [
             (min([found.record.coordinate.rtt_ms(there) for there in asked], default=math.inf), node_id, found)
             for cost, node_id, found in good
-            if not found.asked and cost < math.inf and found.alive_at >= self._heard_from
+            if not found.asked and cost < math.inf and not self._is_silent(found)
         ]
         return max(others)[2] if others else None
 

@@ -2,7 +2,7 @@
 
 For each expression of a batch Spark writes a program, looks whether it has compiled the same text before, and runs
 that; it divides what is read among as many tasks as there are cores; and rows come to it by a server and a plan of
-their own. That pays for many rows. For few, it is a third of the time that a batch takes: Spark can also evaluate
+their own. That pays for many rows. For few, it is a quarter of the time that a batch takes: Spark can also evaluate
 expressions as they are, read in one piece, and take rows as a part of the plan. Which of the two is better depends on
 each batch (docs/decisions/links.md).
 """

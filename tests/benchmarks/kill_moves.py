@@ -208,7 +208,7 @@ class Killing:
     async def _ask(self, fragment: OperatorInfo, target: str, killed: trio.Event) -> None:
         """Also again while nothing is killed: it, or another one of its query, may not be at rest after the last
         move."""
-        with suppress(OSError), trio.move_on_after(self.work.patience_s):
+        with suppress(SbonError, OSError), trio.move_on_after(self.work.patience_s):
             async with ControlClient.open(self.cluster.scenario.site(fragment.node).socket) as client:
                 while not killed.is_set():
                     try:

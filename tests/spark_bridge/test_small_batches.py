@@ -88,11 +88,21 @@ def test_what_the_user_has_set_stays_as_it_is() -> None:
     session.conf.unset.assert_called_once_with(PARALLELISM)
 
 
+@pytest.mark.parametrize("is_set", [False, True])
+def test_who_has_set_when_rows_are_local_gets_none_in_the_plan(is_set: bool) -> None:
+    spark = MagicMock()
+    spark.sparkContext.getConf().contains = lambda name: is_set and name.endswith(".localRelationThreshold")
+    sizes = BatchSizes(spark)
+    session = sizes._session = MagicMock()
+    sizes.stream(pa.table({"text": ["few"]}), StructType())
+    assert session._jsparkSession.internalCreateDataFrame.called is is_set
+
+
 def test_any_rows_may_be_in_the_plan(spark: SparkSession) -> None:
     frame = spark.sql("SELECT TIMESTAMP'2026-01-01' t, array(1, NULL) a, named_struct('x', 'y') s, X'00ff' b")
     rows = frame.toArrow()
     sizes = BatchSizes(spark)
-    sizes._session = spark
+    sizes._session = spark.newSession()  # what is set for small batches is not to be left to other tests
     for some in (rows, rows.slice(1), pa.concat_tables([rows, rows])):
         made = sizes.stream(some, frame.schema)
         assert made.isStreaming()
