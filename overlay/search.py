@@ -12,8 +12,9 @@ For where many hosts are, the best known are neighbours of each other, and all o
 
 Where hosts die, one that nobody has heard of for a while is dead, more likely than not: it is left out.
 
-Asking the best also makes sure that they live, and brings what they say about themselves now. If that was a while ago
-when nobody else is left to be asked, they are asked once more.
+Asking the best also makes sure that they live, and brings what they say about themselves now. When nobody else is left
+to be asked, those of whom nobody has heard for a while are *checked*: asked once more, in a few rounds, as an answer may
+bring others to be asked, and what was fresh grows old meanwhile.
 """
 
 from __future__ import annotations
@@ -51,8 +52,11 @@ PREDICTS_BELOW: Final = 0.3
 #: One that is late and of which nothing was heard for so long is given up after so long already.
 LONG_SILENT_S: Final = 10.0
 DOUBTED_PATIENCE_S: Final = 1.0
-#: Those of the best that have answered longer ago are asked once more at the end.
-FRESH_S: Final = 1.5
+#: Those of the best that have answered longer ago are checked at the end: so many at a time (a node has sessions with no
+#: more than a dozen strangers), in so many rounds at most.
+FRESH_S: Final = 1.0
+CHECKED: Final = 8
+MOST_CHECKS: Final = 4
 #: A search is over when so many of the best, or ``k`` if that is more, have been asked.
 WIDTH: Final = 16
 #: Hosts remembered while a search is under way: no fewer than so many contacts name.
@@ -114,8 +118,8 @@ class Search:
         self._heard_from = -math.inf
         #: The least guide cost of those that have answered.
         self._reached = math.inf
-        #: Whether the best were asked once more. A lookup needs no more than that they have heard of the asker.
-        self._is_repeated = is_lookup
+        #: In how many rounds the best were checked. A lookup needs no more than that they have heard of the asker.
+        self._checks = MOST_CHECKS if is_lookup else 0
         #: When those are stepped over that are waited for, and when those are given up that were stepped over.
         self._waiting: dict[NodeId, float] = {}
         self._late: dict[NodeId, float] = {}
@@ -182,7 +186,7 @@ class Search:
 
     def _patience_with(self, node_id: NodeId, now: float) -> float:
         found = self._found.get(node_id)
-        is_doubted = self._is_repeated or (found is not None and found.alive_at < now - LONG_SILENT_S)
+        is_doubted = self._checks > 0 or (found is not None and found.alive_at < now - LONG_SILENT_S)
         return min(self._patience_s, DOUBTED_PATIENCE_S) if is_doubted else self._patience_s
 
     def to_ask(self, now: float) -> list[NodeRecord]:
@@ -196,19 +200,35 @@ class Search:
             best.asked = True
             self.contacts += 1
             chosen.append(self._ask(best, now))
-        if self.is_over and not self._is_repeated:
-            self._is_repeated = True
-            chosen += [self._ask(found, now) for found in self._outdated(now)]
+        if self.is_over and self._checks < MOST_CHECKS:
+            self._checks += 1
+            chosen += [self._check(found, now) for found in self._outdated(now)[:CHECKED]]
         return chosen
+
+    def _check(self, found: _Found, now: float) -> NodeRecord:
+        if not found.asked:
+            found.asked = True
+            self.contacts += 1
+        return self._ask(found, now)
 
     def _ask(self, found: _Found, now: float) -> NodeRecord:
         self._waiting[found.record.node_id] = now + self._step_over_s(found.record)
         return found.record
 
     def _outdated(self, now: float) -> list[_Found]:
-        """The best that answered a while ago: they may have died since, or moved."""
-        best = heapq.nsmallest(WIDTH, ((found.cost, node_id, found) for node_id, found in self._found.items()))
-        return [found for cost, _, found in best if cost < math.inf and found.asked and found.alive_at < now - FRESH_S]
+        """The best that answered a while ago: they may have died since, or moved. Where many were dead also those that
+        were not asked, because enough others were."""
+        heard_of = [found for found in self._found.values() if not self._is_silent(found)]
+        best = heapq.nsmallest(WIDTH, heard_of, key=lambda found: (found.cost, found.record.node_id))
+        are_many_dead = self._heard_from > -math.inf
+        return [
+            found
+            for found in best
+            if found.cost < math.inf
+            and found.alive_at < now - FRESH_S
+            and (found.asked or are_many_dead)
+            and found.record.node_id not in self._late
+        ]
 
     @property
     def _allowed(self) -> int:

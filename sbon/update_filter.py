@@ -22,9 +22,12 @@ import msgspec
 from sbon.coordinate import MAX_ERROR, Coordinate
 from sbon.coordinate_estimator import MIN_SCALE_MS, SETTLED_PROBES
 
-#: Weight of the newest place in the moving average, of a settled node, and of one that settles or has moved.
+#: Weight of the newest place in the moving average in the long run, and of a node that has moved, at first.
 SMOOTHING: Final = 0.003
-SETTLING: Final = 0.1
+MOVED: Final = 0.1
+#: Until that is its weight, the average is over this share, the latest, of the time since the place was found, or since
+#: the node has moved: all places move while an overlay is new, and an average over more would be late.
+LATEST: Final = 1 / 6
 #: A node has moved when its smoothed place errs by so many times as much as its raw one, in running means with this
 #: weight of the newest sample.
 MOVED_RATIO: Final = 1.8
@@ -62,7 +65,7 @@ class UpdateFilter:
         self._smoothed_error += ERROR_WEIGHT * (_error(smoothed, sample_rtt_ms, other) - self._smoothed_error)
         self._raw_error += ERROR_WEIGHT * (_error(raw, sample_rtt_ms, other) - self._raw_error)
         if self._smoothed_error > MOVED_RATIO * self._raw_error:
-            self._weight = max(self._weight, SETTLING)
+            self._weight = max(self._weight, MOVED)
 
     def take(self, raw: Coordinate, probes: int) -> Coordinate:
         """The raw place is ``raw``, after so many probes; what is best said of it."""
@@ -74,8 +77,8 @@ class UpdateFilter:
             self._weight = 1.0
             self._smoothed = raw
         else:
-            # The mean over the latter half of the time at first, which becomes the moving average.
-            self._weight = max(SETTLING if self._is_settling else SMOOTHING, self._weight / (1.0 + self._weight / 2.0))
+            # By one more LATEST of a sample each time.
+            self._weight = max(SMOOTHING, self._weight / (1.0 + LATEST * self._weight))
             self._smoothed = _between(self._smoothed, raw, self._weight)
         return self._smoothed
 

@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from overlay.naming import id_end, id_ends
 from overlay.records import NodeRecord
-from overlay.search import BY_COST, MAX_CONTACTS, MAX_FOUND, MAX_K, MOST_MORE, PARALLEL, PER_DEAD, WIDTH, Search
+from overlay.search import (
+    BY_COST,
+    CHECKED,
+    MAX_CONTACTS,
+    MAX_FOUND,
+    MAX_K,
+    MOST_CHECKS,
+    MOST_MORE,
+    PARALLEL,
+    PER_DEAD,
+    WIDTH,
+    Search,
+)
 from sbon.coordinate import Coordinate
 from sbon.objectives import NearestTo
 from tests.overlay.fake_network import fake_record, id_of
@@ -157,7 +169,7 @@ def test_where_hosts_die_those_that_nobody_has_heard_of_for_long_are_left_out(de
 
 
 @pytest.mark.parametrize("is_lookup", [False, True])
-def test_what_the_best_said_a_while_ago_they_are_asked_once_more(is_lookup: bool) -> None:
+def test_the_best_that_were_heard_of_a_while_ago_are_checked_in_a_few_rounds(is_lookup: bool) -> None:
     search = Search(TARGET, 1, 1.0, is_lookup=is_lookup)
     for index, now in ((1, 100.0), (2, 103.0)):
         record = host(index, 10.0 * index)
@@ -171,9 +183,57 @@ def test_what_the_best_said_a_while_ago_they_are_asked_once_more(is_lookup: bool
     if not is_lookup:
         search.know(host(1, 30.0, incarnation=1), 103.0, asked=True)
         assert search.answered(id_of(1))
-    assert asked(search, now=110.0) == [], "but not for ever"
-    assert search.is_over
+        assert asked(search, now=103.1) == [], "all are fresh"
+        assert search.is_over
     assert [record.node_id for record in search.result()] == [id_of(1 if is_lookup else 2)]
+
+
+def test_checks_come_to_an_end_though_what_was_fresh_grows_old() -> None:
+    search, record = Search(TARGET, 1, 1.0), host(1, 10.0)
+    now, rounds = 100.0, 0
+    search.know(record, now)
+    while asked(search, now):
+        assert search.answered(record.node_id)
+        search.know(record, now, asked=True)
+        now, rounds = now + 10.0, rounds + 1
+    assert rounds == 1 + MOST_CHECKS
+    assert search.is_over
+
+
+def test_no_more_are_checked_at_a_time_than_there_are_sessions_for() -> None:
+    search, now = Search(TARGET, 10, 1.0), 100.0
+    records = {id_of(index): host(index, 10.0 + index) for index in range(CHECKED + 2)}
+    for record in records.values():
+        search.know(record, now - 5.0, asked=True)
+    first = asked(search, now)
+    assert first == list(records)[:CHECKED], "the best first"
+    for node_id in first:
+        assert not search.is_over
+        assert search.answered(node_id)
+        search.know(records[node_id], now, asked=True)
+    assert asked(search, now) == list(records)[CHECKED:]
+
+
+@pytest.mark.parametrize("dead", [1, 2])
+def test_where_many_were_dead_the_best_are_checked_though_enough_were_asked(dead: int) -> None:
+    search, now = Search(TARGET, 3, 1.0, max_contacts=2), 100.0
+    for index in range(dead):
+        search.know(host(index, 1.0 + index), now)
+    while not search.is_over:
+        search.to_ask(now)
+        now = min(search.next_timer(), now + 10.0)
+        search.expire(now)
+    assert search.contacts == dead
+    records = {id_of(index): host(index, 10.0 * index) for index in range(5, 13)}
+    for record in records.values():
+        search.know(record, now - 5.0)
+    while not search.is_over or asked(search, now):
+        for node_id in [*records]:
+            asked(search, now)
+            if search.answered(node_id):
+                search.know(records[node_id], now, asked=True)
+    enough = 2 + PER_DEAD * dead
+    assert search.contacts == (enough if dead == 1 else dead + len(records))
 
 
 def test_one_that_has_not_heard_is_asked_again() -> None:

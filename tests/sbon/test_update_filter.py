@@ -7,7 +7,7 @@ import pytest
 
 from sbon.coordinate import MAX_ERROR, MAX_FACTOR, Coordinate
 from sbon.coordinate_estimator import SETTLED_PROBES
-from sbon.update_filter import FOUND_ERROR, LOST_PROBES, SMOOTHING, UpdateFilter
+from sbon.update_filter import FOUND_ERROR, LATEST, LOST_PROBES, SMOOTHING, UpdateFilter
 
 HERE = Coordinate((0.0, 0.0), 1.0, 0.1, (1.0, 0.0, 0.0))
 OTHERS = (Coordinate((30.0, 0.0), 1.0, 0.1), Coordinate((0.0, 100.0), 1.0, 0.1))
@@ -76,6 +76,19 @@ def test_the_place_of_a_settled_node_is_smoothed_and_follows() -> None:
         place = news.take(moved(100.0), SETTLED_PROBES)
     assert place.vector_ms[0] == pytest.approx(100.0, rel=0.1)
     assert place.factors == HERE.factors
+
+
+def test_a_new_place_is_the_mean_over_the_latest_part_of_the_time() -> None:
+    """Not later than the overlay is, and steadier the longer it is known."""
+    lag: list[float] = []
+    steps: list[float] = []
+    for count in (60, 240):
+        news = UpdateFilter(0.05, 0.1)
+        places = [news.take(moved(float(number)), number + 1) for number in range(count)]
+        lag.append((count - 1 - places[-1].vector_ms[0]) / count)
+        steps.append(news.take(moved(count + 100.0), count + 1).vector_ms[0] - places[-1].vector_ms[0])
+    assert lag == pytest.approx([1.0 / (1.0 / LATEST + 1.0)] * 2, rel=0.15)
+    assert steps[1] < 0.5 * steps[0]
 
 
 def settled_at_home(rng: random.Random) -> UpdateFilter:
