@@ -13,7 +13,7 @@ For where many hosts are, the best known are neighbours of each other, and all o
 Where hosts die, one that nobody has heard of for a while is dead, more likely than not: it is left out.
 
 Asking the best also makes sure that they live, and brings what they say about themselves now. When nobody else is left
-to be asked, those of whom nobody has heard for a while are *checked*: asked once more, in a few rounds, as an answer may
+to be asked, those of whom nobody has heard for a while are *checked*: asked once more, in a few rounds, as answers may
 bring others to be asked, and what was fresh grows old meanwhile.
 """
 
@@ -52,8 +52,8 @@ PREDICTS_BELOW: Final = 0.3
 #: One that is late and of which nothing was heard for so long is given up after so long already.
 LONG_SILENT_S: Final = 10.0
 DOUBTED_PATIENCE_S: Final = 1.0
-#: Those of the best that have answered longer ago are checked at the end: so many at a time (a node has sessions with no
-#: more than a dozen strangers), in so many rounds at most.
+#: Those of the best that were last heard of longer ago are checked at the end: so many at a time (a node has sessions
+#: with a dozen strangers at most), in so many rounds at most.
 FRESH_S: Final = 1.0
 CHECKED: Final = 8
 MOST_CHECKS: Final = 4
