@@ -53,9 +53,10 @@ PREDICTS_BELOW: Final = 0.3
 LONG_SILENT_S: Final = 10.0
 DOUBTED_PATIENCE_S: Final = 1.0
 #: Those of the best that were last heard of longer ago are checked at the end: so many at a time (a node has sessions
-#: with a dozen strangers at most), in so many rounds at most.
+#: with a dozen strangers at most), in so many rounds, or in so many at most where hosts die.
 FRESH_S: Final = 1.0
 CHECKED: Final = 8
+CHECKS: Final = 2
 MOST_CHECKS: Final = 4
 #: A search is over when so many of the best, or ``k`` if that is more, have been asked.
 WIDTH: Final = 16
@@ -178,7 +179,7 @@ class Search:
             self._repeat.append(node_id)
         for node_id in [node_id for node_id, deadline in self._late.items() if deadline <= now]:
             self.failed(node_id)
-        if len(self._dead) >= MANY_DEAD:
+        if self._are_many_dead:
             self._heard_from = now - SILENT_S
 
     def _is_silent(self, found: _Found) -> bool:
@@ -200,10 +201,14 @@ class Search:
             best.asked = True
             self.contacts += 1
             chosen.append(self._ask(best, now))
-        if self.is_over and self._checks < MOST_CHECKS:
+        if self.is_over and self._checks < (MOST_CHECKS if self._are_many_dead else CHECKS):
             self._checks += 1
             chosen += [self._check(found, now) for found in self._outdated(now)[:CHECKED]]
         return chosen
+
+    @property
+    def _are_many_dead(self) -> bool:
+        return len(self._dead) >= MANY_DEAD
 
     def _check(self, found: _Found, now: float) -> NodeRecord:
         if not found.asked:
@@ -216,19 +221,18 @@ class Search:
         return found.record
 
     def _outdated(self, now: float) -> list[_Found]:
-        """The best that answered a while ago: they may have died since, or moved. Where many were dead also those that
-        were not asked, because enough others were."""
-        heard_of = [found for found in self._found.values() if not self._is_silent(found)]
+        """Those of the best that were last heard of a while ago, the longest first: they may have died since, or moved.
+        Where many were dead also those that were not asked, because enough others were."""
+        heard_of = [found for found in self._found.values() if not self._is_silent(found) and found.cost < math.inf]
         best = heapq.nsmallest(WIDTH, heard_of, key=lambda found: (found.cost, found.record.node_id))
-        are_many_dead = self._heard_from > -math.inf
-        return [
+        outdated = [
             found
             for found in best
-            if found.cost < math.inf
-            and found.alive_at < now - FRESH_S
-            and (found.asked or are_many_dead)
+            if found.alive_at < now - FRESH_S
+            and (found.asked or self._are_many_dead)
             and found.record.node_id not in self._late
         ]
+        return sorted(outdated, key=lambda found: found.alive_at)
 
     @property
     def _allowed(self) -> int:

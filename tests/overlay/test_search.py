@@ -14,6 +14,7 @@ from overlay.records import NodeRecord
 from overlay.search import (
     BY_COST,
     CHECKED,
+    CHECKS,
     MAX_CONTACTS,
     MAX_FOUND,
     MAX_K,
@@ -188,25 +189,39 @@ def test_the_best_that_were_heard_of_a_while_ago_are_checked_in_a_few_rounds(is_
     assert [record.node_id for record in search.result()] == [id_of(1 if is_lookup else 2)]
 
 
-def test_checks_come_to_an_end_though_what_was_fresh_grows_old() -> None:
-    search, record = Search(TARGET, 1, 1.0), host(1, 10.0)
-    now, rounds = 100.0, 0
+def search_after(dead: int, k: int, max_contacts: int = MAX_CONTACTS) -> tuple[Search, float]:
+    """A search that has found nobody but so many dead hosts, and the time."""
+    search, now = Search(TARGET, k, 1.0, max_contacts), 100.0
+    for index in range(dead):
+        search.know(host(index, 1.0 + index), now)
+    while not search.is_over:
+        search.to_ask(now)
+        now = min(search.next_timer(), now + 10.0)
+        search.expire(now)
+    assert search.contacts == dead
+    return search, now
+
+
+@pytest.mark.parametrize(("dead", "checks"), [(0, CHECKS), (1, CHECKS), (2, MOST_CHECKS)])
+def test_checks_come_to_an_end_though_what_was_fresh_grows_old(dead: int, checks: int) -> None:
+    search, now = search_after(dead, 1)
+    record, rounds = host(5, 10.0), 0
     search.know(record, now)
     while asked(search, now):
         assert search.answered(record.node_id)
         search.know(record, now, asked=True)
         now, rounds = now + 10.0, rounds + 1
-    assert rounds == 1 + MOST_CHECKS
+    assert rounds == 1 + checks
     assert search.is_over
 
 
 def test_no_more_are_checked_at_a_time_than_there_are_sessions_for() -> None:
     search, now = Search(TARGET, 10, 1.0), 100.0
     records = {id_of(index): host(index, 10.0 + index) for index in range(CHECKED + 2)}
-    for record in records.values():
-        search.know(record, now - 5.0, asked=True)
+    for index, record in enumerate(records.values()):
+        search.know(record, now - 5.0 + 0.1 * index, asked=True)
     first = asked(search, now)
-    assert first == list(records)[:CHECKED], "the best first"
+    assert first == list(records)[:CHECKED], "first those that were not heard of for longest"
     for node_id in first:
         assert not search.is_over
         assert search.answered(node_id)
@@ -216,14 +231,7 @@ def test_no_more_are_checked_at_a_time_than_there_are_sessions_for() -> None:
 
 @pytest.mark.parametrize("dead", [1, 2])
 def test_where_many_were_dead_the_best_are_checked_though_enough_were_asked(dead: int) -> None:
-    search, now = Search(TARGET, 3, 1.0, max_contacts=2), 100.0
-    for index in range(dead):
-        search.know(host(index, 1.0 + index), now)
-    while not search.is_over:
-        search.to_ask(now)
-        now = min(search.next_timer(), now + 10.0)
-        search.expire(now)
-    assert search.contacts == dead
+    search, now = search_after(dead, 3, max_contacts=2)
     records = {id_of(index): host(index, 10.0 * index) for index in range(5, 13)}
     for record in records.values():
         search.know(record, now - 5.0)
