@@ -231,7 +231,8 @@ class Overlay(Talk):
     ) -> int:
         """Look for the ``k`` hosts of least objective, this one among them. Ends with a SearchFinished of the id
         that is returned. ``known``: hosts that the caller knows to be near the goal, the ends of its streams, say.
-        At most ``max_contacts`` hosts are asked, and others for each that is dead, MOST_MORE at most.
+        At most ``max_contacts`` hosts are asked, others for each that is dead, MOST_MORE at most, and, where many are
+        dead, those of the best that were not.
         ``is_lookup``: this node looks for its own nearest; it and those that it asks get to know each other, and there
         is no event.
 
