@@ -198,25 +198,20 @@ class Search:
             best = self._chosen()
             if best is None:
                 break
-            best.asked = True
-            self.contacts += 1
             chosen.append(self._ask(best, now))
         if self.is_over and self._checks < (MOST_CHECKS if self._are_many_dead else CHECKS):
             self._checks += 1
-            chosen += [self._check(found, now) for found in self._outdated(now)[:CHECKED]]
+            chosen += [self._ask(found, now) for found in self._outdated(now)[:CHECKED]]
         return chosen
 
     @property
     def _are_many_dead(self) -> bool:
         return len(self._dead) >= MANY_DEAD
 
-    def _check(self, found: _Found, now: float) -> NodeRecord:
+    def _ask(self, found: _Found, now: float) -> NodeRecord:
         if not found.asked:
             found.asked = True
             self.contacts += 1
-        return self._ask(found, now)
-
-    def _ask(self, found: _Found, now: float) -> NodeRecord:
         self._waiting[found.record.node_id] = now + self._step_over_s(found.record)
         return found.record
 

@@ -25,8 +25,8 @@ from sbon.coordinate_estimator import MIN_SCALE_MS, SETTLED_PROBES
 #: Weight of the newest place in the moving average in the long run, and of a node that has moved, at first.
 SMOOTHING: Final = 0.003
 MOVED: Final = 0.1
-#: Until that is its weight, the average is over this share, the latest, of the time since the place was found, or since
-#: the node has moved: all places move while an overlay is new, and an average over more would be late.
+#: Until the weight has come down to SMOOTHING, the average is over this share, the latest, of the time since the place
+#: was found: all places move while an overlay is new, and an average over more would be late.
 LATEST: Final = 1 / 6
 #: A node has moved when its smoothed place errs by so many times as much as its raw one, in running means with this
 #: weight of the newest sample.
