@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from typing import Final
+
+#: After a segment without rows one with rows often follows at once: a window closes in the batch after the one that has
+#: moved the watermark. Whoever is there for rows waits so long for it, and saves a batch.
+ROWS_FOLLOW_S: Final = 0.5
 
 
 class Arrivals:
@@ -14,32 +20,41 @@ class Arrivals:
     one port wakes that source too which was asked before: so each remembers what it has looked at.
     """
 
-    def __init__(self, pause_s: float) -> None:
-        """``pause_s`` is the least time between the starts of two batches."""
+    def __init__(self, pause_s: float, *, for_rows: bool = False) -> None:
+        """``pause_s`` is the least time between the starts of two batches with input. ``for_rows``: nobody is waiting
+        for anything else, so that segments without rows have time."""
         self._pause_s = pause_s
+        self._for_rows = for_rows
         self._changed = threading.Condition()
         self._count = 0
         self._looked: dict[str, int] = {}
-        self._not_before = 0.0
+        #: Until then there is no further batch, and news that nobody has looked at has time.
+        self._rests_until = self._has_time_until = 0.0
         #: Ports whose sources have not been asked since the last batch began.
         self._unasked: set[str] = set()
         #: One port has something for the next batch: no other one holds that up.
         self._found = False
         self._stopped = False
 
-    def tell(self) -> None:
-        """A segment has come."""
+    def tell(self, rows: int) -> None:
+        """A segment has come, with so many rows."""
         with self._changed:
             self._count += 1
+            has_time = self._for_rows and not rows
+            until = time.monotonic() + ROWS_FOLLOW_S if has_time else 0.0
+            self._has_time_until = min(self._has_time_until, until)
             self._changed.notify_all()
 
     def batch_begins(self) -> None:
         """The next time that Spark asks, it is to be told at once that there is nothing new: its watermark may have
-        moved, and then it has a batch without input to run, which must not wait for input."""
+        moved, and then it has a batch without input to run, which must not wait for input, nor has input wait."""
         with self._changed:
             self._unasked = set(self._looked)
+            if self._found:
+                self._rests_until = time.monotonic() + self._pause_s
+            if all(looked == self._count for looked in self._looked.values()):
+                self._has_time_until = math.inf
             self._found = False
-            self._not_before = time.monotonic() + self._pause_s
 
     def found(self) -> None:
         """The source that was asked last has something new to tell."""
@@ -53,10 +68,11 @@ class Arrivals:
                 self._unasked.discard(port)
                 return False
             while not self._stopped and not self._found:
-                rest_s = self._not_before - time.monotonic()
-                if self._looked.get(port) != self._count and rest_s <= 0.0:
+                is_news = self._looked.get(port) != self._count
+                rest_s = max(self._rests_until, self._has_time_until) - time.monotonic()
+                if is_news and rest_s <= 0.0:
                     break
-                self._changed.wait(rest_s if rest_s > 0.0 else None)
+                self._changed.wait(rest_s if is_news else None)
             self._looked[port] = self._count
             return not self._stopped
 

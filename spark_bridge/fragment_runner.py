@@ -114,7 +114,8 @@ class FragmentRunner:
         self._paused: str | None = None
         self._batch_id = -1
         self._state_size = FolderSize(self._folder)
-        self._arrivals = Arrivals(max(settings.trigger_ms, self.spec.output_interval_ms) / 1000.0)
+        pause_s = max(settings.trigger_ms, self.spec.output_interval_ms) / 1000.0
+        self._arrivals = Arrivals(pause_s, for_rows=self.spec.sink is not None)
         self.meters = FragmentMeters(time.monotonic())
         self._lock = FolderLock(spark, self._folder)
         try:

@@ -90,7 +90,7 @@ class Fragment:
         pid = os.getpid()
         before_s, began_s = processor_of_tree_s(pid), time.monotonic()
         self._runner._ports.inboxes["in0"].append(lefts)
-        self._runner._arrivals.tell()
+        self._runner._arrivals.tell(1)
         while self._runner.newest_batch < due:
             # Whether it runs is a question to Java: not to be asked all the time.
             if time.monotonic() - began_s > _PATIENCE_S and not self._runner.runs():

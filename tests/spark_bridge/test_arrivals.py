@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from spark_bridge.arrivals import Arrivals
 
 PATIENCE_S = 30.0
@@ -21,7 +23,7 @@ def test_a_segment_at_one_port_is_news_to_each_source_once() -> None:
     assert arrivals.wait("in1")
     first, answers = ask(arrivals, "in0")
     assert first.is_alive()
-    arrivals.tell()
+    arrivals.tell(1)
     first.join(PATIENCE_S)
     assert answers == [True]
     assert arrivals.wait("in1")
@@ -38,7 +40,7 @@ def test_after_a_batch_spark_is_told_once_that_there_is_nothing_new() -> None:
     for port in ("in0", "in1"):
         assert arrivals.wait(port)
     arrivals.batch_begins()
-    arrivals.tell()
+    arrivals.tell(1)
     assert not arrivals.wait("in0")
     assert not arrivals.wait("in1")
     assert arrivals.wait("in0")
@@ -48,9 +50,10 @@ def test_after_a_batch_spark_is_told_once_that_there_is_nothing_new() -> None:
 def test_the_next_batch_waits_for_the_pause_though_there_is_news() -> None:
     arrivals = Arrivals(3600.0)
     assert arrivals.wait("in0")
+    arrivals.found()
     arrivals.batch_begins()
     assert not arrivals.wait("in0")
-    arrivals.tell()
+    arrivals.tell(1)
     thread, answers = ask(arrivals, "in0")
     thread.join(0.05)
     assert answers == []
@@ -63,7 +66,7 @@ def test_a_port_that_has_nothing_new_does_not_hold_up_one_that_has() -> None:
     """A segment came to in0 between the questions for in0 and for in1: in1 had looked at that news, in0 had not."""
     arrivals = Arrivals(0.0)
     assert arrivals.wait("in0")
-    arrivals.tell()
+    arrivals.tell(1)
     assert arrivals.wait("in1")
     arrivals.batch_begins()
     assert not arrivals.wait("in0")
@@ -79,3 +82,42 @@ def test_a_port_that_has_nothing_new_does_not_hold_up_one_that_has() -> None:
     arrivals.stop()
     waiting.join(PATIENCE_S)
     assert answers == [False]
+
+
+def test_after_a_batch_without_input_the_next_one_need_not_wait() -> None:
+    """Windows close in a batch of their own after the one that has moved the watermark."""
+    arrivals = Arrivals(3600.0)
+    assert arrivals.wait("in0")
+    arrivals.batch_begins()
+    assert not arrivals.wait("in0")
+    arrivals.tell(1)
+    assert arrivals.wait("in0")
+
+
+def test_who_is_there_for_rows_waits_for_those_that_follow_a_segment_without_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark_bridge.arrivals.ROWS_FOLLOW_S", 3600.0)
+    arrivals = Arrivals(0.0, for_rows=True)
+    assert arrivals.wait("in0")
+    arrivals.batch_begins()
+    assert not arrivals.wait("in0")
+    arrivals.tell(0)
+    thread, answers = ask(arrivals, "in0")
+    thread.join(0.05)
+    assert answers == []
+    arrivals.tell(1)
+    thread.join(PATIENCE_S)
+    assert answers == [True]
+
+
+def test_a_segment_without_rows_is_looked_at_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_bridge.arrivals.ROWS_FOLLOW_S", 0.05)
+    arrivals = Arrivals(0.0, for_rows=True)
+    assert arrivals.wait("in0")
+    arrivals.batch_begins()
+    assert not arrivals.wait("in0")
+    arrivals.tell(0)
+    thread, answers = ask(arrivals, "in0")
+    thread.join(PATIENCE_S)
+    assert answers == [True]

@@ -34,7 +34,7 @@ def test_a_port_is_read_once_after_each_start_even_if_it_has_nothing_new(tmp_pat
     first, arrivals = started(1)
     assert first.next_offset() is None, "no batch before the first segment"
     inbox.append(Segment("p", 1, 0, 1, 2000, rows([7])))
-    arrivals.tell()
+    arrivals.tell(1)
     read_all = first.next_offset()
     assert read_all is not None
     data, control = read(first, None, read_all)

@@ -133,7 +133,7 @@ def run(spark: SparkSession, folder: Path, batches: list[int]) -> list[tuple[int
         inbox: PortInbox = runner._ports.inboxes["in0"]
         for batch_id, rows in enumerate(batches):
             inbox.append(segment(batch_id, rows))
-            runner._arrivals.tell()
+            runner._arrivals.tell(1)
             deadline = time.monotonic() + PATIENCE_S
             while runner.status().output_rows < batch_id + 1:
                 assert runner.runs(), runner.status().error
