@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from typing import Final
@@ -39,10 +38,11 @@ class Arrivals:
     def tell(self, rows: int) -> None:
         """A segment has come, with so many rows."""
         with self._changed:
+            if rows or not self._for_rows:
+                self._has_time_until = 0.0
+            elif self._looked and all(looked == self._count for looked in self._looked.values()):
+                self._has_time_until = time.monotonic() + ROWS_FOLLOW_S
             self._count += 1
-            has_time = self._for_rows and not rows
-            until = time.monotonic() + ROWS_FOLLOW_S if has_time else 0.0
-            self._has_time_until = min(self._has_time_until, until)
             self._changed.notify_all()
 
     def batch_begins(self) -> None:
@@ -52,8 +52,6 @@ class Arrivals:
             self._unasked = set(self._looked)
             if self._found:
                 self._rests_until = time.monotonic() + self._pause_s
-            if all(looked == self._count for looked in self._looked.values()):
-                self._has_time_until = math.inf
             self._found = False
 
     def found(self) -> None:

@@ -94,6 +94,17 @@ def test_after_a_batch_without_input_the_next_one_need_not_wait() -> None:
     assert arrivals.wait("in0")
 
 
+@pytest.mark.parametrize(("for_rows", "rows"), [(False, 0), (False, 1), (True, 0), (True, 1)])
+def test_a_segment_that_came_before_a_batch_which_asked_nobody_is_looked_at_after_it(for_rows: bool, rows: int) -> None:
+    """After a start, the first batch is one that was planned before the stop."""
+    arrivals = Arrivals(3600.0, for_rows=for_rows)
+    arrivals.tell(rows)
+    arrivals.batch_begins()
+    thread, answers = ask(arrivals, "in0")
+    thread.join(PATIENCE_S)
+    assert answers == [True]
+
+
 def test_who_is_there_for_rows_waits_for_those_that_follow_a_segment_without_any(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
