@@ -85,6 +85,19 @@ async def test_an_engine_starts_when_it_is_needed_and_answers(tmp_path: Path) ->
         os.kill(hello.pid, 0)  # it ended with its daemon
 
 
+@pytest.mark.parametrize(("own", "expected"), [(None, "2"), ("7", "7")])
+async def test_an_engine_keeps_few_arenas_unless_the_daemon_was_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None, expected: str
+) -> None:
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    if own is not None:
+        monkeypatch.setenv("MALLOC_ARENA_MAX", own)
+    async with supervised(tmp_path) as (supervisor, _):
+        hello = await supervisor.prepare()
+        environment = Path(f"/proc/{hello.pid}/environ").read_bytes().split(b"\0")
+        assert f"MALLOC_ARENA_MAX={expected}".encode() in environment
+
+
 async def test_an_engine_that_is_killed_is_reported_and_started_anew_when_wanted(tmp_path: Path) -> None:
     async with supervised(tmp_path) as (supervisor, hosting):
         first = await supervisor.prepare()
