@@ -168,7 +168,7 @@ class Measuring(Neighbourhood):
             place, ((link.record.coordinate, link.away_ms) for link in self._links.table.values())
         ):
             self._change_own(coordinate=place)
-            self._links.moved(place)
+            self._links.moved(self._own.coordinate)
             # What nobody can have heard of is no better known for being newer.
             self._moved_at = now if estimator.updates < LOST_PROBES else now + NEWS_INTERVAL_S
 

@@ -60,10 +60,9 @@ class Speech:
         self._config = config
         self._rng = rng
         self._sessions = sessions
-        self._own = record
         try:
-            self._own.check(config.dimensions)
-            self._packed = pack(self._own)
+            record.check(config.dimensions)
+            self._advertise(record)
         except RemoteProtocolError as error:
             raise ValueError(f"this node cannot be advertised: {error}") from error
         #: Where those are with whom a session is open.
@@ -90,10 +89,15 @@ class Speech:
 
     # --- this node
 
+    def _advertise(self, record: NodeRecord) -> None:
+        """Be what others read, to whom numbers come with fewer digits: all are to rank this node alike, it included."""
+        self._packed = pack(record)
+        self._own = unpack(self._packed, self._config.dimensions)
+
     def _change_own(self, **changes: object) -> None:
         """Advertise something new about ourselves under a higher incarnation. Heartbeats spread it."""
-        self._own = msgspec.structs.replace(self._own, **{"incarnation": self._own.incarnation + 1, **changes})
-        self._packed = pack(self._own)
+        changed = {"incarnation": self._own.incarnation + 1, **changes}
+        self._advertise(msgspec.structs.replace(self._own, **changed))
 
     # --- saying
 

@@ -281,6 +281,20 @@ def test_a_steady_coordinate_is_not_advertised_again() -> None:
     assert sum(node.record.incarnation for node in network.nodes.values()) - sum(versions) <= 3
 
 
+def test_a_node_is_for_itself_where_it_is_for_all_others() -> None:
+    network = full_mesh(FIVE)
+    network.run(30.0)
+    compared = 0
+    for node in network.nodes.values():
+        for other in network.nodes.values():
+            seen = other.find(node.record.name)
+            assert seen is not None
+            if seen.version == node.record.version:
+                assert seen.coordinate == node.record.coordinate
+                compared += other is not node
+    assert compared > 0
+
+
 def test_a_place_from_before_a_restart_is_tried_and_not_claimed() -> None:
     place = Coordinate((30.0, -20.0, 10.0, 5.0), 2.0, 0.05, (1.0, 0.5, -1.0))
     node = fake_overlay(msgspec.structs.replace(fake_record(0), coordinate=place))
