@@ -24,6 +24,7 @@ from pathlib import Path
 import trio
 
 from daemon.demo.scenario import Scenario
+from sbon.errors import SbonError
 from spark_bridge.changing_folder import folder_bytes
 from tests.benchmarks.counted_pairs import PairsReader, counted_pairs, counting_stream, pairs_sink, read_pairs
 from tests.benchmarks.links.processes import proportional_bytes, tree
@@ -70,22 +71,30 @@ def make_scenario(folder: Path, rows_per_s: int) -> Scenario:
     return make_cluster_scenario(folder, roles, rtt_ms)
 
 
-async def move_to_and_fro(cluster: Cluster, query_id: str, every_s: float, moves: list[float]) -> None:
-    """The join and the aggregate in turn, each time to the other of the two hosts; takes down how long each took."""
+async def move_to_and_fro(
+    cluster: Cluster, query_id: str, every_s: float, moves: list[float], refused: list[str]
+) -> None:
+    """The join and the aggregate in turn, each time to the other of the two hosts; takes down how long each took, and
+    why one was refused: daemons move them, too."""
     for number in itertools.count():
         await trio.sleep(every_s)
         operators = (await cluster.operators(query_id)).values()
         kind = ("join", "aggregate")[number % 2]
         moved = next(operator for operator in operators if operator.kind == kind)
         began_s = time.monotonic()
-        await cluster.migrate(moved.fragment_id, "office" if moved.node == "hub" else "hub")
-        moves.append(time.monotonic() - began_s)
+        try:
+            await cluster.migrate(moved.fragment_id, "office" if moved.node == "hub" else "hub")
+        except SbonError as error:
+            refused.append(str(error))
+        else:
+            moves.append(time.monotonic() - began_s)
 
 
 async def run(folder: Path, minutes: float, rows_per_s: int, move_every_s: float) -> dict[str, object]:
     scenario = make_scenario(folder, rows_per_s)
     looks: list[Look] = []
     moves: list[float] = []
+    refused: list[str] = []
     reader = PairsReader(folder / "pairs")
     async with running_cluster(scenario) as cluster, trio.open_nursery() as nursery:
         query_id = await cluster.submit(counted_pairs())
@@ -93,7 +102,7 @@ async def run(folder: Path, minutes: float, rows_per_s: int, move_every_s: float
             while not reader.read().pairs:
                 await trio.sleep(1.0)
         pids = [daemon.process.pid for daemon in cluster.daemons.values()]
-        nursery.start_soon(move_to_and_fro, cluster, query_id, move_every_s, moves)
+        nursery.start_soon(move_to_and_fro, cluster, query_id, move_every_s, moves, refused)
         deadline_s = time.monotonic() + minutes * 60.0
         while time.monotonic() < deadline_s:
             await trio.sleep(_LOOK_EVERY_S)
@@ -105,7 +114,7 @@ async def run(folder: Path, minutes: float, rows_per_s: int, move_every_s: float
                 break
         nursery.cancel_scope.cancel()
     found = read_pairs(folder / "pairs")
-    moved = {"moves": len(moves), "pairs": found.pairs, "wrong": found.wrong}
+    moved = {"moves": len(moves), "refused": refused, "pairs": found.pairs, "wrong": found.wrong}
     return {**moved, "growth": growth(looks), "last": asdict(looks[-1])}
 
 
