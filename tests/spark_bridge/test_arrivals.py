@@ -17,6 +17,16 @@ def ask(arrivals: Arrivals, port: str) -> tuple[threading.Thread, list[bool]]:
     return thread, answers
 
 
+def asked_after_a_segment_without_rows() -> tuple[Arrivals, threading.Thread, list[bool]]:
+    """Of one that is there for rows: a batch has begun, and then nothing but that segment has come."""
+    arrivals = Arrivals(0.0, for_rows=True)
+    assert arrivals.wait("in0")
+    arrivals.batch_begins()
+    assert not arrivals.wait("in0")
+    arrivals.tell(0)
+    return arrivals, *ask(arrivals, "in0")
+
+
 def test_a_segment_at_one_port_is_news_to_each_source_once() -> None:
     arrivals = Arrivals(0.0)
     assert arrivals.wait("in0")
@@ -109,12 +119,7 @@ def test_who_is_there_for_rows_waits_for_those_that_follow_a_segment_without_any
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("spark_bridge.arrivals.ROWS_FOLLOW_S", 3600.0)
-    arrivals = Arrivals(0.0, for_rows=True)
-    assert arrivals.wait("in0")
-    arrivals.batch_begins()
-    assert not arrivals.wait("in0")
-    arrivals.tell(0)
-    thread, answers = ask(arrivals, "in0")
+    arrivals, thread, answers = asked_after_a_segment_without_rows()
     thread.join(0.05)
     assert answers == []
     arrivals.tell(1)
@@ -124,11 +129,6 @@ def test_who_is_there_for_rows_waits_for_those_that_follow_a_segment_without_any
 
 def test_a_segment_without_rows_is_looked_at_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_bridge.arrivals.ROWS_FOLLOW_S", 0.05)
-    arrivals = Arrivals(0.0, for_rows=True)
-    assert arrivals.wait("in0")
-    arrivals.batch_begins()
-    assert not arrivals.wait("in0")
-    arrivals.tell(0)
-    thread, answers = ask(arrivals, "in0")
+    _, thread, answers = asked_after_a_segment_without_rows()
     thread.join(PATIENCE_S)
     assert answers == [True]
