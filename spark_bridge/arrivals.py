@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import Final
@@ -9,6 +10,9 @@ from typing import Final
 #: After a segment without rows one with rows often follows at once: a window closes in the batch after the one that has
 #: moved the watermark. Whoever is there for rows waits so long for it, and saves a batch.
 ROWS_FOLLOW_S: Final = 0.5
+#: A batch that began so much later than it might have does not put off the next: after a move, say, there is something
+#: to catch up with.
+_LATE_S: Final = 0.5
 
 
 class Arrivals:
@@ -20,15 +24,16 @@ class Arrivals:
     """
 
     def __init__(self, pause_s: float, *, for_rows: bool = False) -> None:
-        """``pause_s`` is the least time between the starts of two batches with input. ``for_rows``: nobody is waiting
-        for anything else, so that segments without rows have time."""
+        """``pause_s`` is the least time between the starts of two batches with input, on average: one that is up to
+        half a second late does not put off the next. ``for_rows``: nobody is waiting for anything else, so that
+        segments without rows have time."""
         self._pause_s = pause_s
         self._for_rows = for_rows
         self._changed = threading.Condition()
         self._count = 0
         self._looked: dict[str, int] = {}
         #: Until then there is no further batch, and news that nobody has looked at has time.
-        self._rests_until = self._has_time_until = 0.0
+        self._rests_until = self._has_time_until = -math.inf
         #: Ports whose sources have not been asked since the last batch began.
         self._unasked: set[str] = set()
         #: One port has something for the next batch: no other one holds that up.
@@ -39,7 +44,7 @@ class Arrivals:
         """A segment has come, with so many rows."""
         with self._changed:
             if rows or not self._for_rows:
-                self._has_time_until = 0.0
+                self._has_time_until = -math.inf
             elif self._looked and all(looked == self._count for looked in self._looked.values()):
                 self._has_time_until = time.monotonic() + ROWS_FOLLOW_S
             self._count += 1
@@ -51,7 +56,7 @@ class Arrivals:
         with self._changed:
             self._unasked = set(self._looked)
             if self._found:
-                self._rests_until = time.monotonic() + self._pause_s
+                self._rests_until = max(self._rests_until, time.monotonic() - _LATE_S) + self._pause_s
             self._found = False
 
     def found(self) -> None:

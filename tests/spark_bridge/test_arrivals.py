@@ -72,6 +72,21 @@ def test_the_next_batch_waits_for_the_pause_though_there_is_news() -> None:
     assert answers == [False]
 
 
+def test_a_batch_that_began_late_does_not_put_off_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_bridge.arrivals._LATE_S", 3600.0)
+    arrivals = Arrivals(3600.0)
+    for _ in range(2):
+        assert arrivals.wait("in0")
+        arrivals.found()
+        arrivals.batch_begins()
+        assert not arrivals.wait("in0")
+        arrivals.tell(1)
+    thread, answers = ask(arrivals, "in0")
+    thread.join(0.05)
+    assert answers == []
+    arrivals.stop()
+
+
 def test_a_port_that_has_nothing_new_does_not_hold_up_one_that_has() -> None:
     """A segment came to in0 between the questions for in0 and for in1: in1 had looked at that news, in0 had not."""
     arrivals = Arrivals(0.0)
