@@ -10,6 +10,8 @@ from typing import Final
 #: After a segment without rows one with rows often follows at once: a window closes in the batch after the one that has
 #: moved the watermark. Whoever is there for rows waits so long for it, and saves a batch.
 ROWS_FOLLOW_S: Final = 0.5
+#: The inputs of a fragment that starts are connected then: the first batch waits so long for what comes from there.
+FIRST_WITHIN_S: Final = 0.5
 #: A batch that began so much later than it might have does not put off the next: after a move, say, there is something
 #: to catch up with.
 _LATE_S: Final = 0.5
@@ -32,8 +34,9 @@ class Arrivals:
         self._changed = threading.Condition()
         self._count = 0
         self._looked: dict[str, int] = {}
-        #: Until then there is no further batch, and news that nobody has looked at has time.
-        self._rests_until = self._has_time_until = -math.inf
+        #: Until then there is no further batch, and nobody need look for news.
+        self._rests_until = -math.inf
+        self._has_time_until = time.monotonic() + FIRST_WITHIN_S
         #: Ports whose sources have not been asked since the last batch began.
         self._unasked: set[str] = set()
         #: One port has something for the next batch: no other one holds that up.

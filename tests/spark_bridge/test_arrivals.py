@@ -9,6 +9,11 @@ from spark_bridge.arrivals import Arrivals
 PATIENCE_S = 30.0
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_being_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_bridge.arrivals.FIRST_WITHIN_S", 0.0)
+
+
 def ask(arrivals: Arrivals, port: str) -> tuple[threading.Thread, list[bool]]:
     """As Spark does, from a thread of its own; the answer comes into the list."""
     answers: list[bool] = []
@@ -70,6 +75,25 @@ def test_the_next_batch_waits_for_the_pause_though_there_is_news() -> None:
     arrivals.stop()
     thread.join(PATIENCE_S)
     assert answers == [False]
+
+
+@pytest.mark.parametrize("for_rows", [False, True])
+def test_the_first_batch_waits_for_what_comes_as_inputs_are_connected(
+    monkeypatch: pytest.MonkeyPatch, for_rows: bool
+) -> None:
+    monkeypatch.setattr("spark_bridge.arrivals.FIRST_WITHIN_S", 3600.0)
+    arrivals = Arrivals(0.0, for_rows=for_rows)
+    thread, answers = ask(arrivals, "in0")
+    thread.join(0.05)
+    assert answers == []
+    arrivals.tell(1)
+    thread.join(PATIENCE_S)
+    assert answers == [True]
+
+
+def test_the_first_batch_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_bridge.arrivals.FIRST_WITHIN_S", 0.05)
+    assert Arrivals(0.0).wait("in0")
 
 
 def test_a_batch_that_began_late_does_not_put_off_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
