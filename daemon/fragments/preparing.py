@@ -13,6 +13,7 @@ import itertools
 import logging
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +34,9 @@ from sbon.errors import SbonError, UnavailableError
 log = logging.getLogger("sbon.hosting")
 
 LOOK_PERIOD_S = 1.0
+#: The state of an owner that has just started is not rehearsed yet: it has something to catch up with, is heard only
+#: once its state is here, and perhaps needs the same processors, those of the host that it has left, say.
+OWNER_SETTLES_S = 3.0
 #: After an engine that did not start, or a rehearsal that failed.
 PAUSE_S = 30.0
 #: A state is rehearsed on again when it is so many times as large; up to so many bytes all are alike.
@@ -85,6 +89,8 @@ class Preparing:
         #: On which engine the replicas here were last rehearsed.
         self._rehearsed: dict[str, Hello] = {}
         self._tried_on_state: dict[str, _Tried] = {}
+        #: Since when, on trio's clock, there is a replica of that fragment and generation here.
+        self._since_s: dict[tuple[str, int], float] = {}
         #: Each has a name of its own: one may still be rehearsed on when the next is made.
         self._copies = itertools.count()
         self._expected_until_s = -math.inf
@@ -110,13 +116,21 @@ class Preparing:
             try:
                 if self._stands_by:
                     await self._supervisor.prepare()
-                replicas = {replica.record.assignment.fragment_id: replica for replica in self._replicas.replicas}
-                self._rehearsed = {key: hello for key, hello in self._rehearsed.items() if key in replicas}
-                for replica in replicas.values():
-                    await self._rehearse_replica(replica.record.assignment)
+                assignments = [replica.record.assignment for replica in self._replicas.replicas]
+                here = {assignment.fragment_id for assignment in assignments}
+                self._rehearsed = {key: hello for key, hello in self._rehearsed.items() if key in here}
+                for assignment in self._settled(assignments):
+                    await self._rehearse_replica(assignment)
             except SbonError as error:
                 log.info("a replica is not rehearsed: %s", error)
                 await trio.sleep(PAUSE_S)
+
+    def _settled(self, assignments: Sequence[Assignment]) -> list[Assignment]:
+        """Those whose owner has sent its state for a while."""
+        now_s = trio.current_time()
+        by_stay = {(assignment.fragment_id, assignment.generation): assignment for assignment in assignments}
+        self._since_s = {stay: self._since_s.get(stay, now_s) for stay in by_stay}
+        return [assignment for stay, assignment in by_stay.items() if now_s - self._since_s[stay] >= OWNER_SETTLES_S]
 
     async def _rehearse_replica(self, assignment: Assignment) -> None:
         """Once on each engine, and when its state has grown."""

@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from daemon.events import Events
 from daemon.fragments.preparing import Preparing
@@ -94,6 +95,7 @@ async def test_a_replica_is_rehearsed_on_its_state_as_it_comes_and_as_it_grows(
 ) -> None:
     monkeypatch.setattr("daemon.fragments.preparing.SMALL_BYTES", 10)
     monkeypatch.setattr("daemon.fragments.preparing.LOOK_PERIOD_S", 0.01)
+    monkeypatch.setattr("daemon.fragments.preparing.OWNER_SETTLES_S", 0.0)
     preparing, engine, replicas = _preparing(tmp_path, warm=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(preparing.stand_by)
@@ -107,6 +109,23 @@ async def test_a_replica_is_rehearsed_on_its_state_as_it_comes_and_as_it_grows(
     assert engine.states == ["little", "so much more" * 50]
     await preparing._prepare(_COMING, "source")
     assert engine.states[-1] is None, "nothing is left to be tried when it comes"
+
+
+async def test_a_replica_of_an_owner_that_has_just_started_is_rehearsed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    monkeypatch.setattr("daemon.fragments.preparing.LOOK_PERIOD_S", 1.0)
+    monkeypatch.setattr("daemon.fragments.preparing.OWNER_SETTLES_S", 10.0)
+    preparing, engine, replicas = _preparing(tmp_path, warm=True)
+    _keep_a_replica(replicas, tmp_path / "received")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(preparing.stand_by)
+        await trio.sleep(9.5)
+        assert engine.states == []
+        with trio.fail_after(20.0):
+            while not engine.states:
+                await trio.sleep(1.0)
+        nursery.cancel_scope.cancel()
 
 
 async def test_without_a_replica_it_is_rehearsed_all_the_same(tmp_path: Path) -> None:
