@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from daemon.events import Events
-from daemon.fragments.preparing import Preparing
+from daemon.fragments.preparing import OWNER_SETTLES_S, Preparing
 from daemon.fragments.replica_store import Digests, ReplicaStore
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.query_messages import Assignment, PrepareEngine
@@ -112,20 +112,16 @@ async def test_a_replica_is_rehearsed_on_its_state_as_it_comes_and_as_it_grows(
 
 
 async def test_a_replica_of_an_owner_that_has_just_started_is_rehearsed_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    monkeypatch.setattr("daemon.fragments.preparing.LOOK_PERIOD_S", 1.0)
-    monkeypatch.setattr("daemon.fragments.preparing.OWNER_SETTLES_S", 10.0)
-    preparing, engine, replicas = _preparing(tmp_path, warm=True)
-    _keep_a_replica(replicas, tmp_path / "received")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(preparing.stand_by)
-        await trio.sleep(9.5)
-        assert engine.states == []
-        with trio.fail_after(20.0):
-            while not engine.states:
-                await trio.sleep(1.0)
-        nursery.cancel_scope.cancel()
+    preparing, _, _ = _preparing(tmp_path)
+    before = _COMING.coming
+    assert before is not None
+    assert preparing._settled([before]) == []
+    await trio.sleep(OWNER_SETTLES_S)
+    assert preparing._settled([before]) == [before]
+    after_a_move = msgspec.structs.replace(before, generation=before.generation + 1)
+    assert preparing._settled([after_a_move]) == []
 
 
 async def test_without_a_replica_it_is_rehearsed_all_the_same(tmp_path: Path) -> None:
