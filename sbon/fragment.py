@@ -64,6 +64,22 @@ class Start(msgspec.Struct, frozen=True):
     from_ms: int | None = None
 
 
+class WatermarkSteps(msgspec.Struct, frozen=True):
+    """The watermarks that make a difference to a fragment: ``phase_ms`` + n * ``every_ms``. The others it takes for the
+    last of these."""
+
+    every_ms: int
+    phase_ms: int = 0
+
+    def reached_ms(self, watermark_ms: int) -> int:
+        """The last step that is not after ``watermark_ms``."""
+        return watermark_ms - (watermark_ms - self.phase_ms) % self.every_ms
+
+    def next_ms(self, watermark_ms: int) -> int:
+        """The first step that is after ``watermark_ms``."""
+        return self.reached_ms(watermark_ms) + self.every_ms
+
+
 class Computes(msgspec.Struct, frozen=True):
     """What a fragment's output is, in terms that do not depend on how its query is written: others may read it, too.
 
@@ -91,6 +107,7 @@ class FragmentSpec(msgspec.Struct, frozen=True):
     ``sql`` reads the views named by ``ports``; that of a source reads the one view ``source``.
     ``event_time`` is the output column that later operators window or join on, None if there is none.
     ``watermark_lag_ms``: every later output row has event time >= (input watermark - lag).
+    ``watermark_steps``: of an aggregate, where its windows end; None: any watermark counts.
     ``stateful``: its windows or join buffers close with Spark's own watermark, one batch behind the input's.
     ``output_interval_ms``: of a sink, how often it writes; 0: as rows come.
     ``selectivity``: estimated bytes out per byte in, until it has been measured.
@@ -105,6 +122,7 @@ class FragmentSpec(msgspec.Struct, frozen=True):
     ports: tuple[PortSpec, ...] = ()
     event_time: str | None = None
     watermark_lag_ms: int = 0
+    watermark_steps: WatermarkSteps | None = None
     stateful: bool = False
     selectivity: float = 1.0
     stream: StreamSpec | None = None

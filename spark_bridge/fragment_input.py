@@ -35,22 +35,27 @@ class FragmentInput:
     """
 
     def __init__(self, spark: SparkSession, spec: FragmentSpec, port_schemas: Sequence[str]) -> None:
-        self._made_for = (spec.signature(), spec.stateful, tuple(port_schemas))
+        self._made_for = _what_makes_it(spec, port_schemas)
         self._readers: dict[str, PortReader] = {}
         sizes = BatchSizes(spark)
         with names_in_use:
             for port, schema_json in zip(spec.ports, port_schemas, strict=True):
                 described = json.loads(schema_json)
-                reader = self._readers[port.name] = PortReader(port.name, StructType.fromJson(described["schema"]))
+                rows = StructType.fromJson(described["schema"])
+                reader = self._readers[port.name] = PortReader(port.name, rows, spec.watermark_steps)
                 view = port_view(spark, reader, sizes, described["event_time"] if spec.stateful else None)
                 view.createOrReplaceTempView(port.name)
             self.stream = spark.sql(spec.sql)
 
     def is_for(self, spec: FragmentSpec, port_schemas: Sequence[str]) -> bool:
         """Whether it would be made of the same."""
-        return self._made_for == (spec.signature(), spec.stateful, tuple(port_schemas))
+        return self._made_for == _what_makes_it(spec, port_schemas)
 
     def open(self, inboxes: Mapping[str, PortInbox], arrivals: Arrivals, checkpoint: Path) -> None:
         """Have it read from there when it is started, and go on where ``checkpoint`` has ended."""
         for name, reader in self._readers.items():
             reader.open(inboxes[name], arrivals, starts_before(checkpoint, name) + 1)
+
+
+def _what_makes_it(spec: FragmentSpec, port_schemas: Sequence[str]) -> tuple[object, ...]:
+    return spec.signature(), spec.stateful, spec.watermark_steps, tuple(port_schemas)

@@ -450,6 +450,9 @@ class FragmentRunner:
             return self._log.last.watermark_ms if self._log.last else None
         if watermark_ms >= END_OF_STREAM_MS:
             return END_OF_STREAM_MS
+        if self.spec.watermark_steps is not None:
+            # Windows that end at Spark's watermark are closed: the next ones end a step later.
+            watermark_ms = self.spec.watermark_steps.next_ms(watermark_ms - 1)
         return watermark_ms - self.spec.watermark_lag_ms
 
 

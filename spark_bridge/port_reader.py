@@ -4,6 +4,9 @@ Cutting a plan into fragments must not change its result, so Spark must not deri
 to see here: it has to take the one that travels with the segments (DESIGN: Engine and links). So besides the rows there
 is one *control* row per batch, which carries the watermark as its event time.
 
+Spark runs a batch without input whenever its watermark has moved, and an aggregate looks through all of its windows in
+each. So an aggregate is told of a watermark only when that closes windows.
+
 Spark stores the smallest watermark of a query's operators, not that of each, and reads no source whose offset has not
 changed. So after a restart a join would wait for ever for a port that has nothing new, because it has ended, say. An
 offset therefore also counts the starts of the query: after each, every port is read once, if only for its control row.
@@ -17,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
+from sbon.fragment import END_OF_STREAM_MS, WatermarkSteps
 from spark_bridge.arrivals import Arrivals
 from spark_bridge.port_inbox import PortInbox
 from spark_bridge.segment import body_table
@@ -29,15 +33,16 @@ class PortReader:
     """Of one port, for one start of a query. Offsets are JSON: ``{"port": name, "segments": count, "starts": count}``.
 
     ``rows`` is the schema of the producers' rows, ``schema`` that of what is read: with CONTROL and WATERMARK in front.
-    Nothing can be read before :meth:`open`.
+    ``steps``: what Spark is told of the watermark, None: all of it. Nothing can be read before :meth:`open`.
     """
 
     _inbox: PortInbox
     _arrivals: Arrivals
     _starts: int
 
-    def __init__(self, port: str, rows: StructType) -> None:
+    def __init__(self, port: str, rows: StructType, steps: WatermarkSteps | None = None) -> None:
         self._port = port
+        self._steps = steps
         self._segments: int | None = None
         # Control rows hold nulls everywhere, whatever the producers' rows may.
         self.rows = StructType([StructField(field.name, field.dataType, nullable=True) for field in rows.fields])
@@ -68,8 +73,15 @@ class PortReader:
         ]
         watermark_ms = self._inbox.watermark_ms(last)
         if watermark_ms is not None:
-            tables.append(_control_row(watermark_ms, self._arrow))
+            tables.append(_control_row(self._sparks_ms(watermark_ms), self._arrow))
         return pa.concat_tables(tables) if tables else self._arrow.empty_table()
+
+    def _sparks_ms(self, watermark_ms: int) -> int:
+        """Our watermark says that later rows are at it or above. Spark's says that they are above it, and drops those
+        at it, but for an aggregate: it drops rows of windows that end there, and such a row is in a later one."""
+        if self._steps is None or watermark_ms >= END_OF_STREAM_MS:
+            return watermark_ms - 1
+        return self._steps.reached_ms(watermark_ms)
 
     def commit(self, end: str) -> None:
         """What stands before ``end`` was read for good."""
@@ -87,9 +99,7 @@ def _with_flags(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table([*flags, *columns], schema=schema)
 
 
-def _control_row(watermark_ms: int, schema: pa.Schema) -> pa.Table:
-    # Our watermark says that later rows are at it or above. Spark's says that they are above it, and drops those at it.
-    sparks_ms = watermark_ms - 1
+def _control_row(sparks_ms: int, schema: pa.Schema) -> pa.Table:
     columns = [pa.array([True]), pa.array([sparks_ms * 1000], pa.int64()).cast(schema.field(WATERMARK).type)]
     columns += [pa.nulls(1, field.type) for field in list(schema)[2:]]
     return pa.table(columns, schema=schema)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from sbon.fragment import Computes, FragmentKind, FragmentSpec, PortSpec
+from sbon.fragment import Computes, FragmentKind, FragmentSpec, PortSpec, WatermarkSteps
 from sbon.sql import estimates
 from sbon.sql.dialect import column, identifier, render
 from sbon.sql.estimates import Rate
@@ -27,6 +27,7 @@ from sbon.sql.logical_plan import (
     Plan,
     Reused,
     Scan,
+    TimeWindow,
     Union,
     attributes,
     bare,
@@ -264,6 +265,7 @@ class Cutter:
             columns=tuple(output.name or "" for output in outputs),
             event_time=_named(outputs, time),
             lag_us=window.length_us if time == window.start else 0,
+            steps=_closing(window),
             rate=_projected(estimates.filtered(rate, _lasting(whole)), outputs),
             computes=computes(whole, outputs, _named(outputs, time)),
         )
@@ -278,6 +280,7 @@ class Cutter:
         event_time: str | None,
         rate: Rate,
         lag_us: int = 0,
+        steps: WatermarkSteps | None = None,
         stream: StreamSpec | None = None,
         sink: SinkSpec | None = None,
         interval_us: int = 0,
@@ -295,6 +298,7 @@ class Cutter:
                 ports=tuple(each.port(f"in{i}") for i, each in enumerate(inputs)),
                 event_time=event_time,
                 watermark_lag_ms=ceil_ms(lag_us),
+                watermark_steps=steps,
                 stateful=kind in (FragmentKind.JOIN, FragmentKind.AGGREGATE),
                 selectivity=rate.bytes_per_s / bytes_in if bytes_in > 0 else 1.0,
                 stream=stream,
@@ -307,6 +311,14 @@ class Cutter:
             self.offers[fragment_id] = computes
         self.rates[fragment_id] = rate.bytes_per_s
         return _Cut(fragment_id, columns, event_time, rate)
+
+
+def _closing(window: TimeWindow) -> WatermarkSteps | None:
+    """When windows close; None if that is not in whole milliseconds, as watermarks are."""
+    phase_us = (window.offset_us + window.length_us) % window.slide_us
+    if window.slide_us % 1000 or phase_us % 1000:
+        return None
+    return WatermarkSteps(window.slide_us // 1000, phase_us // 1000)
 
 
 def _lasting(plan: Plan) -> list[exp.Expr]:

@@ -153,6 +153,7 @@ def _window(call: exp.Expr, scope: Scope, namer: Namer) -> TimeWindow:
         start=namer.attribute("window", "start"),
         end=namer.attribute("window", "end"),
         slide_us=slide_us,
+        offset_us=lengths_us[2] if len(lengths_us) > 2 else 0,
         place=place(call),
     )
 

@@ -63,7 +63,7 @@ class Union:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeWindow:
-    """Windows of ``length_us`` every ``slide_us`` microseconds over the attribute ``time``.
+    """Windows of ``length_us`` every ``slide_us`` microseconds over the attribute ``time``, one at ``offset_us``.
 
     ``call`` is how Spark writes it; ``start`` and ``end`` are the attributes of the bounds.
     """
@@ -72,6 +72,7 @@ class TimeWindow:
     time: str
     length_us: int
     slide_us: int
+    offset_us: int
     start: str
     end: str
     place: str

@@ -20,7 +20,6 @@ from sbon.errors import QueryError
 from sbon.fragment import Computes
 from sbon.planning.signature import Signature
 from sbon.sql.dialect import column
-from sbon.sql.durations import parse_duration_us
 from sbon.sql.join_graph import JoinGraph, join_graph
 from sbon.sql.late_start import complete_from
 from sbon.sql.logical_plan import (
@@ -229,8 +228,7 @@ def _of_aggregate(aggregate: Aggregate) -> Canonical:
     # A condition on the keys keeps whole groups: it may as well be applied to the result.
     on_keys = {written: part for written, part in below.filters.items() if used(part) and used(part) <= by_input.keys()}
     within = below.without(on_keys).whole
-    offset = window.call.expressions[3].name if len(window.call.expressions) > 3 else "0 seconds"
-    lengths = (window.length_us, window.slide_us, (parse_duration_us(offset) or 0) % window.slide_us)
+    lengths = (window.length_us, window.slide_us, window.offset_us % window.slide_us)
     call = f"window({below.called(column(window.time))}, {', '.join(str(length) for length in lengths)})"
     body = f"{within} GROUP BY {', '.join((call, *sorted(set(keys.values()))))}"
     measures = {name: below.called(measure) for name, measure in aggregate.measures}

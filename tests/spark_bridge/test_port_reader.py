@@ -3,8 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from sbon.fragment import END_OF_STREAM_MS, WatermarkSteps
 from spark_bridge.arrivals import Arrivals
 from spark_bridge.port_inbox import PortInbox, Segment
 from spark_bridge.port_reader import PortReader
@@ -62,3 +64,27 @@ def test_a_batch_that_was_read_for_good_is_empty_when_spark_asks_for_it_again(tm
     assert reader.read(None, end).num_rows == 1
     reader.commit(end)
     assert reader.read(None, end).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("watermark_ms", "whole_ms", "stepped_ms"),
+    [
+        (1000, 999, 0),
+        (2499, 2498, 0),
+        (2500, 2499, 2500),  # windows that end there have all their rows, others lose none
+        (2501, 2500, 2500),
+        (END_OF_STREAM_MS, END_OF_STREAM_MS - 1, END_OF_STREAM_MS - 1),
+    ],
+)
+def test_an_aggregate_is_told_of_a_watermark_when_that_closes_windows(
+    tmp_path: Path, watermark_ms: int, whole_ms: int, stepped_ms: int
+) -> None:
+    inbox = PortInbox(tmp_path / "in0.sqlite", ("p",))
+    inbox.append(Segment("p", 1, 0, 1, watermark_ms, b""))
+    for steps, told_ms in ((None, whole_ms), (WatermarkSteps(2500), stepped_ms)):
+        reader = PortReader("in0", SCHEMA, steps)
+        reader.open(inbox, Arrivals(0.0), 1)
+        end = reader.next_offset()
+        assert end is not None
+        [told] = reader.read(None, end)["__watermark"].cast(pa.int64()).to_pylist()
+        assert told == told_ms * 1000

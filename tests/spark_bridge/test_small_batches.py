@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sbon.engine_messages import Instantiate
-from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
+from sbon.fragment import FragmentKind, FragmentSpec, PortSpec, WatermarkSteps
 from spark_bridge import fragment_input, local_files
 from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings
-from spark_bridge.port_inbox import PortInbox, Segment
+from spark_bridge.offset_log import planned_batch
+from spark_bridge.port_inbox import Segment
 from spark_bridge.segment import body_table, decode_segment, encode_segment
 from spark_bridge.session import start_session
 from spark_bridge.small_batches import SMALL_BYTES, BatchSizes
@@ -28,6 +30,16 @@ FACTORY_MODE = "spark.sql.codegen.factoryMode"
 PARALLELISM = "spark.sql.leafNodeDefaultParallelism"
 SQL = "SELECT window.start AS start, count(*) AS n, max(text) AS last FROM in0 GROUP BY window(ts, '1 second')"
 SECOND_MS = 1000
+SUM = FragmentSpec(
+    "q-sum",
+    "q",
+    FragmentKind.AGGREGATE,
+    SQL,
+    (PortSpec("in0", ("q-a",)),),
+    event_time="start",
+    watermark_lag_ms=SECOND_MS,
+    stateful=True,
+)
 PATIENCE_S = 120.0
 FEW, MANY = 10, SMALL_BYTES // 20
 
@@ -120,28 +132,65 @@ def test_tasks_are_not_told_where_settings_are_from(spark: SparkSession, tmp_pat
     assert [name for name in names if settings.getPropertySources(name)] == ["hive.metastore.warehouse.dir"]
 
 
+@pytest.mark.parametrize("steps", [None, WatermarkSteps(10 * SECOND_MS)])
+def test_an_aggregate_has_no_batch_without_input_unless_windows_close(
+    spark: SparkSession, tmp_path: Path, steps: WatermarkSteps | None
+) -> None:
+    seconds = 12
+    spec = msgspec.structs.replace(SUM, sql=SQL.replace("1 second", "10 seconds"), watermark_lag_ms=10 * SECOND_MS)
+    runner = started(spark, tmp_path, msgspec.structs.replace(spec, watermark_steps=steps))
+    try:
+        for batch_id in range(seconds):
+            feed(runner, segment(batch_id, FEW))
+            wait_until(runner, lambda so_far=batch_id: segments_read(runner) > so_far)  # type: ignore[misc]
+        closed = list(windows(runner))
+        assert closed == [(0, 10 * FEW, f"{FEW - 1:010}")]
+        if steps is None:
+            assert runner.newest_batch > 2 * seconds - 3, "one after each with input"
+            wait_until(runner, lambda: runner.status().watermark_ms == (seconds - 10) * SECOND_MS + 5)
+        else:
+            assert runner.newest_batch == seconds, "one in which a window has closed"
+            assert runner.status().watermark_ms == 10 * SECOND_MS
+    finally:
+        runner.stop()
+
+
 def run(spark: SparkSession, folder: Path, batches: list[int]) -> list[tuple[int, int, str]]:
     """Feed so many rows a second to an aggregate, one batch after the other: what comes out."""
-    schema = spark.sql("SELECT CAST(NULL AS TIMESTAMP) ts, CAST(NULL AS STRING) text").schema
-    described = json.dumps({"schema": schema.jsonValue(), "event_time": "ts"})
-    spec = FragmentSpec(
-        "q-sum", "q", FragmentKind.AGGREGATE, SQL, (PortSpec("in0", ("q-a",)),), "start", SECOND_MS, stateful=True
-    )
-    start = Instantiate(spec.fragment_id, 1, "test", spec, str(folder / "sum"), (described,), ("reader",))
-    runner = FragmentRunner(spark, start, RunnerSettings(0), lambda *_: None, lambda _: None, lambda: None)
+    runner = started(spark, folder, SUM)
     try:
-        inbox: PortInbox = runner._ports.inboxes["in0"]
         for batch_id, rows in enumerate(batches):
-            inbox.append(segment(batch_id, rows))
-            runner._arrivals.tell(1)
-            deadline = time.monotonic() + PATIENCE_S
-            while runner.status().output_rows < batch_id + 1:
-                assert runner.runs(), runner.status().error
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            feed(runner, segment(batch_id, rows))
+            wait_until(runner, lambda so_far=batch_id: runner.status().output_rows > so_far)  # type: ignore[misc]
         return sorted(windows(runner))
     finally:
         runner.stop()
+
+
+def started(spark: SparkSession, folder: Path, spec: FragmentSpec) -> FragmentRunner:
+    schema = spark.sql("SELECT CAST(NULL AS TIMESTAMP) ts, CAST(NULL AS STRING) text").schema
+    described = json.dumps({"schema": schema.jsonValue(), "event_time": "ts"})
+    start = Instantiate(spec.fragment_id, 1, "test", spec, str(folder / "sum"), (described,), ("reader",))
+    return FragmentRunner(spark, start, RunnerSettings(0), lambda *_: None, lambda _: None, lambda: None)
+
+
+def segments_read(runner: FragmentRunner) -> int:
+    """By the batches that are over."""
+    newest = runner.newest_batch
+    return planned_batch(runner._checkpoint, newest).port_ends()["in0"] if newest >= 0 else 0
+
+
+def feed(runner: FragmentRunner, segment: Segment) -> None:
+    runner._ports.inboxes["in0"].append(segment)
+    runner._arrivals.tell(1)
+
+
+def wait_until(runner: FragmentRunner, holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert runner.runs(), runner.status().error
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def windows(runner: FragmentRunner) -> Iterator[tuple[int, int, str]]:

@@ -50,6 +50,7 @@ def test_every_plan_is_a_sound_dag(case: list[str]) -> None:
         assert (spec.stream is not None) == (spec.kind == FragmentKind.SOURCE)
         assert (spec.sink is not None) == (spec.kind == FragmentKind.SINK)
         assert spec.watermark_lag_ms >= 0
+        assert (spec.watermark_steps is not None) == (spec.kind == FragmentKind.AGGREGATE)
         assert spec.selectivity > 0
         seen.add(spec.fragment_id)
     assert plan.fragments[-1].kind == FragmentKind.SINK
