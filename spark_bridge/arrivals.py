@@ -8,8 +8,9 @@ import time
 from typing import Final
 
 #: After a segment without rows one with rows often follows at once: a window closes in the batch after the one that has
-#: moved the watermark. Whoever is there for rows waits so long for it, and saves a batch.
-ROWS_FOLLOW_S: Final = 0.5
+#: moved the watermark. Whoever is there for rows waits so long for it, and saves a batch, in which it would be busy, or
+#: planned already, when rows come.
+ROWS_FOLLOW_S: Final = 2.0
 #: The inputs of a fragment that starts are connected then: the first batch waits so long for what comes from there.
 FIRST_WITHIN_S: Final = 0.5
 #: A batch that began so much later than it might have does not put off the next: after a move, say, there is something
@@ -43,10 +44,10 @@ class Arrivals:
         self._found = False
         self._stopped = False
 
-    def tell(self, rows: int) -> None:
-        """A segment has come, with so many rows."""
+    def tell(self, rows: int, ended: bool = False) -> None:
+        """A segment has come, with so many rows; ``ended``: the last one."""
         with self._changed:
-            if rows or not self._for_rows:
+            if rows or ended or not self._for_rows:
                 self._has_time_until = -math.inf
             elif self._looked and all(looked == self._count for looked in self._looked.values()):
                 self._has_time_until = time.monotonic() + ROWS_FOLLOW_S

@@ -207,10 +207,10 @@ class Puller:
         wanted: threading.Event,
         lost: Callable[[str], None],
         read_for_good: Callable[[], int],
-        arrived: Callable[[int], None] = lambda _: None,
+        arrived: Callable[[int, bool], None] = lambda *_: None,
     ) -> None:
         """``read_for_good()`` is the producer's newest batch that may be acknowledged, -1 for none; ``arrived()`` is
-        called with the number of its rows when a segment has come."""
+        called when a segment has come, with the number of its rows, and whether it is the last one."""
         self._inbox = inbox
         self._producer = producer
         self._consumer = consumer
@@ -360,7 +360,7 @@ class Puller:
                 self.bytes_in.add(len(data), now)
                 self.rows_in.add(header.rows, now)
                 self._relay.keep(header.batch_id, data)
-                self._arrived(header.rows)
+                self._arrived(header.rows, header.end_of_stream)
             self._acknowledge(client, target)
         return came
 

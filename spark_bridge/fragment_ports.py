@@ -20,9 +20,10 @@ class FragmentPorts:
     """Inboxes in ``folder``, and a puller for each producer that was connected, until :meth:`stop`."""
 
     def __init__(
-        self, folder: Path, spec: FragmentSpec, wanted: threading.Event, arrived: Callable[[int], None]
+        self, folder: Path, spec: FragmentSpec, wanted: threading.Event, arrived: Callable[[int, bool], None]
     ) -> None:
-        """``wanted``: nothing is pulled before it is set; ``arrived(rows)`` is called when a segment has come."""
+        """``wanted``: nothing is pulled before it is set; ``arrived`` is called when a segment has come,
+        as by :class:`Puller`."""
         self._fragment_id = spec.fragment_id
         self._wanted = wanted
         self._arrived = arrived
@@ -79,7 +80,7 @@ class FragmentPorts:
             for producer in port.producers:
                 inbox = self._inboxes[port.name]
                 inbox.append(Segment(producer, 0, inbox.next_batch(producer), 0, _LONG_AGO_MS, b""))
-        self._arrived(0)
+        self._arrived(0, False)
 
     def watermark_ms(self, ends: Mapping[str, int]) -> int | None:
         """Smallest watermark over the ports once so many segments of each were read; None while one has none."""

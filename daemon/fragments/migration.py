@@ -173,8 +173,9 @@ class _Move:
         with self._copying():
             for _ in range(MOST_COPIES):
                 async with self._fragment.copies.turn(self._target):
-                    if await self._copy_once() < MUCH_BYTES:
-                        return
+                    sent_bytes = await self._copy_once()
+                if sent_bytes + await self._follow() < MUCH_BYTES:
+                    return
 
     @asynccontextmanager
     async def _alone_with_target(self) -> AsyncIterator[None]:
@@ -184,6 +185,7 @@ class _Move:
             with self._copying():
                 if self._fragment.snapshot is not None:
                     await self._copy_once()
+                    await self._follow()
             yield
 
     @contextmanager
@@ -209,6 +211,14 @@ class _Move:
             fragment.spark_version,
             SHIP_TIMEOUT_S,
         )
+        self._sent_bytes["copy"] = self._sent_bytes.get("copy", 0) + sent_bytes
+        return sent_bytes
+
+    async def _follow(self) -> int:
+        """What a copy of a snapshot could do without. Returns its bytes."""
+        fragment = self._fragment
+        assignment = fragment.record.assignment
+        sent_bytes = await fragment.copies.follow(self._parcels, self._target, assignment, SHIP_TIMEOUT_S)
         self._sent_bytes["copy"] = self._sent_bytes.get("copy", 0) + sent_bytes
         return sent_bytes
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -32,6 +32,14 @@ CHANGED_IN_PLACE = frozenset({".sqlite"})
 
 
 @dataclass(frozen=True, slots=True)
+class _Files:
+    """Below ``folder``: path -> digest."""
+
+    folder: Path
+    digests: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Replica:
     """What is kept of one fragment."""
 
@@ -42,6 +50,10 @@ class Replica:
     def age(self) -> tuple[int, int]:
         """(generation, batch): the greater one is the newer one."""
         return self.record.assignment.generation, self.record.batch_id
+
+    @property
+    def state(self) -> _Files:
+        return _Files(self.folder / _STATE, self.record.files)
 
     def state_bytes(self) -> int:
         """Of all its files. One that is being replaced may seem smaller."""
@@ -60,6 +72,8 @@ class ReplicaStore:
         self._replicas: dict[str, Replica] = {}
         #: Those that were looked through, and are as they were stored.
         self._whole: dict[str, Path] = {}
+        #: Files that have come ahead of their state.
+        self._ahead: dict[str, _Files] = {}
         root.mkdir(parents=True, exist_ok=True)
         for folder in root.iterdir():
             self._load(folder)
@@ -102,7 +116,7 @@ class ReplicaStore:
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir()
         try:
-            _gather(fragment_id, record.files, received, known, building / _STATE)
+            _gather(fragment_id, record.files, received, self._sources(fragment_id), building / _STATE)
             write_durably(building / _RECORD_FILE, msgspec.msgpack.encode(record))
             final = self._root / f"{fragment_id}.{generation}.{record.batch_id}"
             shutil.rmtree(final, ignore_errors=True)
@@ -114,12 +128,33 @@ class ReplicaStore:
         self._replicas[fragment_id] = Replica(final, record)
         if known is not None and known.folder != final:
             shutil.rmtree(known.folder, ignore_errors=True)
+        ahead = self._ahead.get(fragment_id)
+        if ahead is not None and ahead.digests.items() & record.files.items():
+            self._drop_ahead(fragment_id)
+
+    def _sources(self, fragment_id: str) -> list[_Files]:
+        replica, ahead = self.find(fragment_id), self._ahead.get(fragment_id)
+        return [*([] if replica is None else [replica.state]), *([] if ahead is None else [ahead])]
+
+    def store_ahead(self, fragment_id: str, files: dict[str, str], received: Path) -> None:
+        """Keep these ``files`` until the state that has them comes: those received, and those that came ahead before.
+        Raises SbonError if some are missing, or not what was announced."""
+        before = self._ahead.get(fragment_id)
+        building, folder = (self._root / f".{fragment_id}.{name}" for name in ("coming", "ahead"))
+        shutil.rmtree(building, ignore_errors=True)
+        _gather(fragment_id, files, received, () if before is None else (before,), building)
+        self._drop_ahead(fragment_id)
+        building.rename(folder)
+        self._ahead[fragment_id] = _Files(folder, files)
+
+    def _drop_ahead(self, fragment_id: str) -> None:
+        self._ahead.pop(fragment_id, None)
+        shutil.rmtree(self._root / f".{fragment_id}.ahead", ignore_errors=True)
 
     def complete(self, message: AcceptFragment, received: Path) -> Path:
         """A folder with all files of the fragment that is handed over: those received, and those kept of it here."""
-        known = self.find(message.assignment.fragment_id)
-        whole = received.with_name("whole")
-        _gather(message.assignment.fragment_id, message.files, received, known, whole)
+        fragment_id, whole = message.assignment.fragment_id, received.with_name("whole")
+        _gather(fragment_id, message.files, received, self._sources(fragment_id), whole)
         return whole
 
     def copy_to(self, fragment_id: str, folder: Path) -> None:
@@ -149,15 +184,16 @@ class ReplicaStore:
 
     def drop(self, fragment_id: str) -> None:
         """Delete what is here."""
+        self._drop_ahead(fragment_id)
         replica = self._replicas.pop(fragment_id, None)
         if replica is not None:
             shutil.rmtree(replica.folder, ignore_errors=True)
 
 
-def _gather(fragment_id: str, files: Mapping[str, str], received: Path, known: Replica | None, target: Path) -> None:
+def _gather(fragment_id: str, files: Mapping[str, str], received: Path, known: Sequence[_Files], target: Path) -> None:
     """Put ``files`` into the new ``target``, durably: from what was received, or else from what is known.
 
-    Raises SbonError for a path that leads elsewhere, or if a file is in neither, or is not what was announced.
+    Raises SbonError for a path that leads elsewhere, or if a file is in none of them, or is not what was announced.
     """
     target.mkdir()
     new = {target}
@@ -169,8 +205,8 @@ def _gather(fragment_id: str, files: Mapping[str, str], received: Path, known: R
             source = received / path
             if _digest(source) != digest:
                 raise SbonError(f"{name} of {fragment_id} is not what was announced: it is damaged at its host")
-        elif known is not None and known.record.files.get(name) == digest:
-            source = known.folder / _STATE / path
+        elif (folder := next((each.folder for each in known if each.digests.get(name) == digest), None)) is not None:
+            source = folder / path
         else:
             raise SbonError(f"{name} of {fragment_id} is missing: send it, too")
         (target / path).parent.mkdir(parents=True, exist_ok=True)
@@ -208,6 +244,10 @@ class Digests:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[int, int, int], str]] = {}
+
+    def bytes_of(self, names: Iterable[str]) -> int:
+        """Of files that were there when they were last looked at."""
+        return sum(self._known[name][0][2] for name in names)
 
     def of(self, folder: Path, without: Container[str] = ()) -> dict[str, str]:
         """Path within ``folder`` -> digest, of all files in it but those. FileNotFoundError if it is deleted meanwhile

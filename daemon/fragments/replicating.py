@@ -27,6 +27,7 @@ from daemon.peering.keeper_messages import (
     ReplicaChecked,
     ReplicaFiles,
     Replicas,
+    StoreAhead,
     StoreReplica,
 )
 from daemon.peering.parcels import Parcels
@@ -63,6 +64,8 @@ class _Stay:
         self.candidate: str | None = None
         #: Until when, on trio's clock, a host is not tried again.
         self.avoid_until_s: dict[str, float] = {}
+        #: To whom something is on its way that no batch waits for.
+        self.followed: set[str] = set()
         #: A proposal's outcome is not known.
         self.in_doubt = False
 
@@ -92,13 +95,16 @@ class Replicating:
         self._busy: set[str] = set()
         self._storing: dict[str, trio.Lock] = {}
         self._news = trio.Event()
+        self._nursery: trio.Nursery
         hosting.on_snapshot = lambda _: self._news.set()
         peers.handle(DescribeReplica, self._describe)
         peers.handle(CheckReplica, self._check)
         peers.handle_folder(StoreReplica, self._keep)
+        peers.handle_folder(StoreAhead, self._keep_ahead)
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             nursery.start_soon(self._sweep)
             while True:
                 with trio.move_on_after(LOOK_PERIOD_S):
@@ -204,6 +210,18 @@ class Replicating:
             return
         stay.replication.stored(host, snapshot.batch_id)
         stay.owes_since_s.pop(host, None)
+        if stay.copies.lacks(host) and host not in stay.followed:
+            stay.followed.add(host)
+            self._nursery.start_soon(self._follow, host, fragment, stay)
+
+    async def _follow(self, host: str, fragment: HostedFragment, stay: _Stay) -> None:
+        """Send what no batch waits for."""
+        try:
+            await stay.copies.follow(self._parcels, host, fragment.record.assignment, SHIP_TIMEOUT_S)
+        except (SbonError, OSError) as error:
+            log.info("%s does not get a snapshot of %s: %s", self._peers.name(host), fragment.fragment_id, error)
+            await trio.sleep(AVOID_S)
+        stay.followed.discard(host)
 
     async def _propose(self, fragment: HostedFragment, stay: _Stay) -> None:
         """Have the record name those who have caught up, and not those who are lost."""
@@ -260,12 +278,22 @@ class Replicating:
         assignment = message.assignment
         node = self._peers.overlay.record.name
         check_spark(node, self._supervisor.spark_version, assignment.fragment_id, message.spark_version)
-        here = self._hosting.find(assignment.fragment_id)
-        if here is not None and here.generation >= assignment.generation:
-            raise StaleGenerationError(f"{assignment.fragment_id} runs here now, with generation {here.generation}")
+        self._check_generation(assignment)
         async with self._storing.setdefault(assignment.fragment_id, trio.Lock()):
             await trio.to_thread.run_sync(self._store.store, message, received)
         return Done()
+
+    async def _keep_ahead(self, message: StoreAhead, _sender: str, received: Path) -> Done:
+        fragment_id = message.assignment.fragment_id
+        self._check_generation(message.assignment)
+        async with self._storing.setdefault(fragment_id, trio.Lock()):
+            await trio.to_thread.run_sync(self._store.store_ahead, fragment_id, message.files, received)
+        return Done()
+
+    def _check_generation(self, assignment: Assignment) -> None:
+        here = self._hosting.find(assignment.fragment_id)
+        if here is not None and here.generation >= assignment.generation:
+            raise StaleGenerationError(f"{assignment.fragment_id} runs here now, with generation {here.generation}")
 
     async def _sweep(self) -> None:
         """Delete replicas of what nobody needs any more. Who cannot be asked may still need them."""

@@ -12,7 +12,8 @@ from pathlib import Path
 import trio
 
 from daemon.fragments.replica_store import Digests
-from daemon.peering.keeper_messages import DescribeReplica, ReplicaFiles, StoreReplica
+from daemon.fragments.state_snapshots import following
+from daemon.peering.keeper_messages import DescribeReplica, ReplicaFiles, StoreAhead, StoreReplica
 from daemon.peering.move_messages import AcceptFragment
 from daemon.peering.parcels import Parcels
 from daemon.peering.peers import Peers
@@ -20,6 +21,8 @@ from daemon.peering.query_messages import Assignment
 from sbon.engine_messages import SnapshotTaken
 
 _NO_BATCH = -1
+#: Snapshots that a state can do without follow later if they are that large: nothing waits for them.
+LATER_BYTES = 8_000_000
 
 
 class StateCopies:
@@ -32,6 +35,10 @@ class StateCopies:
         #: Host -> path -> digest. Who is missing has to be asked.
         self._files: dict[str, dict[str, str]] = {}
         self._batches: dict[str, int] = {}
+        #: What hosts have beyond that, ahead of the state that it belongs to, and what is to follow, and where it lies.
+        self._ahead: dict[str, dict[str, str]] = {}
+        self._later: dict[str, tuple[Path, dict[str, str]]] = {}
+        self._following: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
 
     def turn(self, host: str) -> trio.Lock:
@@ -48,8 +55,8 @@ class StateCopies:
         spark_version: str,
         timeout_s: float,
     ) -> int:
-        """Have ``host`` keep ``snapshot``, or a newer one, in one's turn. Returns the bytes sent; SbonError if it does
-        not."""
+        """Have ``host`` keep ``snapshot``, or a newer one, in one's turn, with all that it needs to go on from there:
+        some may :meth:`follow`. Returns the bytes sent; SbonError if it does not."""
         if self._batches.get(host, _NO_BATCH) >= snapshot.batch_id:
             return 0
         folder = Path(snapshot.folder)
@@ -57,11 +64,35 @@ class StateCopies:
         if host not in self._files:
             reply = await peers.ask(host, DescribeReplica(assignment.fragment_id), ReplicaFiles)
             self._files[host] = reply.files
-        known = self._files.pop(host)  # not known any more if it fails
-        message = StoreReplica(assignment, snapshot.batch_id, files, spark_version)
-        sent_bytes = await parcels.send(host, message, folder, files, known, timeout_s)
-        self._files[host], self._batches[host] = files, snapshot.batch_id
+        # Not known any more if it fails.
+        ahead = self._ahead.pop(host, {})
+        known = self._files.pop(host) | ahead
+        now, later = following(files, known)
+        if self._digests.bytes_of(later) < LATER_BYTES:
+            now, later = files, {}
+        message = StoreReplica(assignment, snapshot.batch_id, now, spark_version)
+        sent_bytes = await parcels.send(host, message, folder, now, known, timeout_s)
+        self._files[host], self._batches[host], self._later[host] = now, snapshot.batch_id, (folder, later)
+        if not ahead.items() & now.items():  # else it has taken them
+            self._ahead.setdefault(host, ahead)
         return sent_bytes
+
+    def lacks(self, host: str) -> bool:
+        """Whether something is to follow, and nothing is on its way."""
+        _, later = self._later.get(host, (None, {}))
+        return bool(later) and later != self._ahead.get(host) and not self._following[host].locked()
+
+    async def follow(self, parcels: Parcels, host: str, assignment: Assignment, timeout_s: float) -> int:
+        """Send ``host`` what could not be waited for. Returns the bytes sent; SbonError if it does not keep it, OSError
+        if it is not here any more."""
+        async with self._following[host]:
+            folder, later = self._later.get(host, (Path(), {}))
+            if not later or later == self._ahead.get(host):
+                return 0
+            ahead = self._ahead.pop(host, {})  # nobody else is to count on it meanwhile
+            sent_bytes = await parcels.send(host, StoreAhead(assignment, later), folder, later, ahead, timeout_s)
+            self._ahead[host] = later
+            return sent_bytes
 
     async def hand_over(
         self, parcels: Parcels, host: str, granted: Assignment, folder: Path, without: frozenset[str], timeout_s: float
@@ -69,5 +100,5 @@ class StateCopies:
         """Send ``host`` all that is in the ``folder`` of the fragment, which has stopped, as far as it lacks it, for it
         to take over, in one's turn. Returns the bytes sent; SbonError if it does not."""
         files = await trio.to_thread.run_sync(self._digests.of, folder, without)
-        known = self._files.pop(host, {})
+        known = self._files.pop(host, {}) | self._ahead.pop(host, {})
         return await parcels.send(host, AcceptFragment(granted, files), folder, files, known, timeout_s)

@@ -152,3 +152,10 @@ class StoreReplica(msgspec.Struct, frozen=True):
     batch_id: int
     files: dict[str, str]
     spark_version: str = ""
+
+
+class StoreAhead(msgspec.Struct, frozen=True):
+    """With a folder of those ``files`` (path -> digest): a later state of the fragment will have them."""
+
+    assignment: Assignment
+    files: dict[str, str]

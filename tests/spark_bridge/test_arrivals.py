@@ -154,14 +154,15 @@ def test_a_segment_that_came_before_a_batch_which_asked_nobody_is_looked_at_afte
     assert answers == [True]
 
 
+@pytest.mark.parametrize(("rows", "ended"), [(1, False), (0, True)])
 def test_who_is_there_for_rows_waits_for_those_that_follow_a_segment_without_any(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, rows: int, ended: bool
 ) -> None:
     monkeypatch.setattr("spark_bridge.arrivals.ROWS_FOLLOW_S", 3600.0)
     arrivals, thread, answers = asked_after_a_segment_without_rows()
     thread.join(0.05)
     assert answers == []
-    arrivals.tell(1)
+    arrivals.tell(rows, ended)
     thread.join(PATIENCE_S)
     assert answers == [True]
 

@@ -202,7 +202,7 @@ def test_two_switches_follow_each_other(tmp_path: Path) -> None:
 def test_a_fragment_that_starts_again_does_with_its_ports_as_its_plan_says(tmp_path: Path) -> None:
     def ports(port: PortSpec) -> FragmentPorts:
         spec = FragmentSpec("f", "q", FragmentKind.SINK, "SELECT * FROM in0", (port,))
-        return FragmentPorts(tmp_path, spec, threading.Event(), lambda _: None)
+        return FragmentPorts(tmp_path, spec, threading.Event(), lambda *_: None)
 
     first = ports(PortSpec("in0", ("old",)))
     first.inboxes["in0"].append(Segment("old", 1, 0, 0, 5, b"", 10))
