@@ -68,6 +68,11 @@ class Arrivals:
         with self._changed:
             self._found = True
 
+    def left(self, port: str) -> None:
+        """The source of ``port``, which was asked last, has not told all that has come: there is more for it."""
+        with self._changed:
+            self._looked.pop(port, None)
+
     def wait(self, port: str) -> bool:
         """Return when the source of ``port`` should look at what there is (True), or should not (False)."""
         with self._changed:

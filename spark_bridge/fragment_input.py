@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from sbon.fragment import FragmentSpec
 from spark_bridge.arrivals import Arrivals
-from spark_bridge.offset_log import starts_before
+from spark_bridge.offset_log import newest_offset
 from spark_bridge.port_inbox import PortInbox
 from spark_bridge.port_reader import PortReader
 from spark_bridge.port_source import port_view
@@ -54,7 +54,8 @@ class FragmentInput:
     def open(self, inboxes: Mapping[str, PortInbox], arrivals: Arrivals, checkpoint: Path) -> None:
         """Have it read from there when it is started, and go on where ``checkpoint`` has ended."""
         for name, reader in self._readers.items():
-            reader.open(inboxes[name], arrivals, starts_before(checkpoint, name) + 1)
+            segments, starts = newest_offset(checkpoint, name)
+            reader.open(inboxes[name], arrivals, starts + 1, segments)
 
 
 def _what_makes_it(spec: FragmentSpec, port_schemas: Sequence[str]) -> tuple[object, ...]:

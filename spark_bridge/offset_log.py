@@ -40,11 +40,13 @@ def planned_batch(checkpoint: Path, batch_id: int) -> BatchPlan:
     )
 
 
-def starts_before(checkpoint: Path, port: str) -> int:
-    """How often the query has begun to read ``port``, by its newest offset there (see port_reader)."""
+def newest_offset(checkpoint: Path, port: str) -> tuple[int, int]:
+    """Of ``port``, up to which segment batches were planned, and how often the query has begun to read it (see
+    port_reader)."""
     batch_id = max((int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*")), default=None)
     offsets = () if batch_id is None else planned_batch(checkpoint, batch_id).offsets
-    return next((int(offset["starts"]) for offset in offsets if offset.get("port") == port), 0)
+    found = next((offset for offset in offsets if offset.get("port") == port), {"segments": 0, "starts": 0})
+    return int(found["segments"]), int(found["starts"])
 
 
 def is_committed(checkpoint: Path, batch_id: int) -> bool:

@@ -160,6 +160,18 @@ class PortInbox:
             (end,) = database.execute("SELECT coalesce(max(sequence) + 1, 0) FROM journal").fetchone()
             return int(end)
 
+    def end_within(self, start: int, most_bytes: int) -> int:
+        """Up to where segments from ``start`` on have no more than that, and at least one of them, if there is one."""
+        chosen = "SELECT sequence + 1, coalesce(length(body), 0) FROM journal WHERE sequence >= ? ORDER BY sequence"
+        end, size_bytes = start, 0
+        with self._database() as database:
+            for after, body_bytes in database.execute(chosen, (start,)):
+                size_bytes += body_bytes
+                if body_bytes and size_bytes > most_bytes and end > start:
+                    break
+                end = after
+        return end
+
     def unread_bytes(self) -> int:
         """Size of what was pulled and not yet read for good."""
         with self._database() as database:

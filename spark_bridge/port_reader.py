@@ -15,6 +15,7 @@ offset therefore also counts the starts of the query: after each, every port is 
 from __future__ import annotations
 
 import json
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -25,6 +26,9 @@ from spark_bridge.arrivals import Arrivals
 from spark_bridge.port_inbox import PortInbox
 from spark_bridge.segment import body_table
 
+#: A batch takes no more of a port, unless one segment has more: who has much to catch up with, after an outage or at a
+#: start, would need as much memory.
+MOST_BYTES: Final = 32_000_000
 CONTROL = "__control"
 WATERMARK = "__watermark"
 
@@ -39,6 +43,8 @@ class PortReader:
     _inbox: PortInbox
     _arrivals: Arrivals
     _starts: int
+    #: Up to where batches were planned.
+    _planned: int
 
     def __init__(self, port: str, rows: StructType, steps: WatermarkSteps | None = None) -> None:
         self._port = port
@@ -50,17 +56,20 @@ class PortReader:
         self.schema = StructType([*flags, *self.rows.fields])
         self._arrow = to_arrow_schema(self.schema, timezone="UTC")
 
-    def open(self, inbox: PortInbox, arrivals: Arrivals, starts: int) -> None:
-        """Read from ``inbox``; this is the start number ``starts`` of the query."""
-        self._inbox, self._arrivals, self._starts = inbox, arrivals, starts
+    def open(self, inbox: PortInbox, arrivals: Arrivals, starts: int, planned: int = 0) -> None:
+        """Read from ``inbox``; this is the start number ``starts`` of the query, which has planned to read up to
+        segment ``planned`` before."""
+        self._inbox, self._arrivals, self._starts, self._planned = inbox, arrivals, starts, planned
 
     def next_offset(self) -> str | None:
         """Up to where there is something to be read, None if there never was anything; waits for news."""
         if self._arrivals.wait(self._port) or self._segments is None:
-            end = self._inbox.end()
+            end = self._inbox.end_within(self._planned, MOST_BYTES)
             if end and end != self._segments:
                 self._arrivals.found()
-            self._segments = end
+            if end < self._inbox.end():
+                self._arrivals.left(self._port)
+            self._segments = self._planned = end
         if not self._segments:
             return None
         return json.dumps({"port": self._port, "segments": self._segments, "starts": self._starts})

@@ -71,7 +71,9 @@ _STATE_STORE = {
 # processor in an engine's first minutes that all was slow for as long: what it gets must have run ten times as often.
 # Who leaves it out altogether (-XX:TieredStopAtLevel=1) would get room for a fifth of the code, and Java ends when that
 # is full: after many queries.
+# Without memory single threads end, and the others wait for them for ever: a Java that has ended is started anew.
 _JAVA_OPTIONS = (
+    "-XX:+ExitOnOutOfMemoryError",
     "-XX:+UseSerialGC",
     "-Xss4m",
     "-XX:ReservedCodeCacheSize=240m",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,6 +8,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from sbon.fragment import END_OF_STREAM_MS, WatermarkSteps
+from spark_bridge import port_reader
 from spark_bridge.arrivals import Arrivals
 from spark_bridge.port_inbox import PortInbox, Segment
 from spark_bridge.port_reader import PortReader
@@ -88,3 +90,40 @@ def test_an_aggregate_is_told_of_a_watermark_when_that_closes_windows(
         assert end is not None
         [told] = reader.read(None, end)["__watermark"].cast(pa.int64()).to_pylist()
         assert told == told_ms * 1000
+
+
+def test_a_batch_takes_no_more_than_memory_is_meant_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size_bytes = len(rows([0]))
+    monkeypatch.setattr(port_reader, "MOST_BYTES", 2 * size_bytes)
+    inbox = PortInbox(tmp_path / "in0.sqlite", ("p",))
+    for batch_id in range(5):
+        inbox.append(Segment("p", 1, batch_id, 1, None, rows([batch_id])))
+    arrivals = Arrivals(0.0)
+    reader = PortReader("in0", SCHEMA)
+    reader.open(inbox, arrivals, 1)
+    taken, offsets = [], [None, *(told(reader, arrivals) for _ in range(3))]
+    for start, end in itertools.pairwise(offsets):
+        assert end is not None
+        taken.append(reader.read(start, end)["v"].to_pylist())
+    assert taken == [[0, 1], [2, 3], [4]]
+    assert told(reader, arrivals) == offsets[-1], "that was all"
+
+    again = PortReader("in0", SCHEMA)
+    again.open(inbox, Arrivals(0.0), 2, planned=4)
+    end = again.next_offset()
+    assert end is not None
+    assert again.read(offsets[2], end)["v"].to_pylist() == [4], "it does not go back behind what was planned"
+
+
+def test_a_segment_that_is_too_large_comes_without_others(tmp_path: Path) -> None:
+    inbox = PortInbox(tmp_path / "in0.sqlite", ("p",))
+    inbox.append(Segment("p", 1, 0, 3, None, rows([7, 8, 9])))
+    inbox.append(Segment("p", 1, 1, 0, 5, b""))
+    inbox.append(Segment("p", 1, 2, 1, None, rows([1])))
+    assert [inbox.end_within(start, 1) for start in range(4)] == [2, 2, 3, 3], "those without rows come along"
+
+
+def told(reader: PortReader, arrivals: Arrivals) -> str | None:
+    offset = reader.next_offset()
+    arrivals.batch_begins()
+    return offset
