@@ -1,8 +1,10 @@
 """Replicas that this host keeps of other hosts' fragments: whole folders, each in force at once or not at all.
 
 ``<root>/<fragment>.<generation>.<batch>`` is complete as soon as it has that name. A newer one shares, by hard links,
-the files that are the same; so none is ever changed. These functions block; the daemon calls them in threads, one at a
-time for each fragment.
+the files that are the same; so none is ever changed. Files that come ahead of the state that has them lie beside it,
+and are forgotten when the daemon ends: the owner is told that they are missing, and sends them again.
+
+These functions block; the daemon calls them in threads, one at a time for each fragment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What other hosts have of the state of one fragment here: its replicas, and the host that it is about to move to.
 
 One and the same host may be both, and a replica goes on growing until the fragment stops: so whoever sends to a host
-waits for its :meth:`StateCopies.turn`, and they share what they know of its files.
+waits for its :meth:`StateCopies.turn`, and they share what they know of its files. A large snapshot that the
+state can do without for now follows outside of these turns.
 """
 
 from __future__ import annotations

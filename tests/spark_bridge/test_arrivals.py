@@ -64,17 +64,8 @@ def test_after_a_batch_spark_is_told_once_that_there_is_nothing_new() -> None:
 
 def test_the_next_batch_waits_for_the_pause_though_there_is_news() -> None:
     arrivals = Arrivals(3600.0)
-    assert arrivals.wait("in0")
-    arrivals.found()
-    arrivals.batch_begins()
-    assert not arrivals.wait("in0")
-    arrivals.tell(1)
-    thread, answers = ask(arrivals, "in0")
-    thread.join(0.05)
-    assert answers == []
-    arrivals.stop()
-    thread.join(PATIENCE_S)
-    assert answers == [False]
+    run_batch(arrivals)
+    check_that_it_waits(arrivals)
 
 
 @pytest.mark.parametrize("for_rows", [False, True])
@@ -100,15 +91,27 @@ def test_a_batch_that_began_late_does_not_put_off_the_next(monkeypatch: pytest.M
     monkeypatch.setattr("spark_bridge.arrivals._LATE_S", 3600.0)
     arrivals = Arrivals(3600.0)
     for _ in range(2):
-        assert arrivals.wait("in0")
-        arrivals.found()
-        arrivals.batch_begins()
-        assert not arrivals.wait("in0")
-        arrivals.tell(1)
+        run_batch(arrivals)
+    check_that_it_waits(arrivals)
+
+
+def run_batch(arrivals: Arrivals) -> None:
+    """With input, and some comes meanwhile."""
+    assert arrivals.wait("in0")
+    arrivals.found()
+    arrivals.batch_begins()
+    assert not arrivals.wait("in0")
+    arrivals.tell(1)
+
+
+def check_that_it_waits(arrivals: Arrivals) -> None:
+    """Until it is stopped."""
     thread, answers = ask(arrivals, "in0")
     thread.join(0.05)
     assert answers == []
     arrivals.stop()
+    thread.join(PATIENCE_S)
+    assert answers == [False]
 
 
 def test_a_port_that_has_nothing_new_does_not_hold_up_one_that_has() -> None:
