@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests.lab.daemons import WideArea, running, see
 from tests.lab.lab import Lab, why_impossible
-from tests.lab.simulated import median_error
+from tests.lab.simulated import median_errors
 from tests.truth import cloud_region_names, cloud_regions
 
 SEEDS_PER_LAB = 4
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.exit(f"lab_error: error: no wide-area lab here: {problem}")
     settings = {name: float(value) for name, _, value in (word.partition("=") for word in parsed.set)}
     course = in_labs(parsed.labs, settings, parsed.seconds)
-    simulated = [median_error(settings, parsed.seconds, seed + 1) for seed in range(parsed.labs * SEEDS_PER_LAB)]
+    simulated = median_errors(settings, parsed.seconds, range(1, parsed.labs * SEEDS_PER_LAB + 1))
     real = [medians[-1] for medians in course]
     figures = {
         "settings": settings,

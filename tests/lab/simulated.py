@@ -5,9 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.truth import CLOUD_REGIONS
+
+#: Simulations that run at the same time, each a process of its own.
+AT_ONCE = 2
+
+
+def median_errors(settings: Mapping[str, float], seconds: float, seeds: Iterable[int]) -> list[float]:
+    """:func:`median_error` of each seed."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda seed: median_error(settings, seconds, seed), seeds))
 
 
 def median_error(settings: Mapping[str, float], seconds: float, seed: int) -> float:

@@ -20,7 +20,7 @@ from sbon.sql.plan import plan_query
 from sbon.streams import SinkSpec, StreamSpec
 from tests.lab.daemons import WideArea, running, see
 from tests.lab.lab import Lab, why_impossible
-from tests.lab.simulated import median_error
+from tests.lab.simulated import median_errors
 from tests.truth import cloud_region_names, cloud_regions
 
 pytestmark = pytest.mark.skipif(why_impossible() is not None, reason=f"no wide-area lab here: {why_impossible()}")
@@ -29,10 +29,11 @@ pytestmark = pytest.mark.skipif(why_impossible() is not None, reason=f"no wide-a
 OVERLAY = {"probe_interval_s": 0.1}
 SETTLE_S = 30.0
 #: The lab may be worse than the simulator by this factor. An overlay of twelve is one draw of many (a site that settles
-#: on the wrong side of the others stays there for long), so it is compared with the worst of several; that the means
-#: agree is shown by tests/benchmarks/lab_error.py, which takes longer.
+#: on the wrong side of the others stays there for long), so it is compared with the worst of many: of 80 simulated ones
+#: three are worse than 1.3 times the worst of the first eight. That the means agree is shown by
+#: tests/benchmarks/lab_error.py, which takes longer.
 AGREEMENT = 1.3
-SIMULATED_SEEDS = range(1, 9)
+SIMULATED_SEEDS = range(1, 33)
 #: How soon deaths are found and hosts are back is shown in the simulator; here it is enough that they are.
 PATIENCE_S = 90.0
 #: Network usage of a query placed by the daemons, over the least possible on the matrix behind them.
@@ -75,7 +76,7 @@ def test_all_find_each_other_and_predict_round_trips_as_in_the_simulator(area: W
     # A busy machine adds to every path: coordinates are to be those of the paths as they are.
     errors = area.relative_errors(measured_ms)
     assert len(errors) == len(paths)
-    simulated = [median_error(OVERLAY, SETTLE_S, seed) for seed in SIMULATED_SEEDS]
+    simulated = median_errors(OVERLAY, SETTLE_S, SIMULATED_SEEDS)
     assert statistics.median(errors) <= AGREEMENT * max(simulated)
 
 
