@@ -7,8 +7,8 @@ a node remembers some others beside its neighbours, and names them to whoever as
 * the nearest: whoever is alike to us has the same, so that a search that has come to us, or near us, has found them;
 * the *hubs* around: whoever would be near even if its access line counted twice, and idle. An operator has streams into
   several directions: its host's access line counts for each of them, the way along them only in part. Hubs of one
-  site tell no more than one of them, so those come first that no better one *covers*, that is, is more alike to them
-  than we are (the pruning of S. J. Subramanya et al., "DiskANN", NeurIPS 2019, algorithm 2).
+  site tell no more than one of them, so those come first that no better one *covers*, that is, is clearly more alike to
+  them than we are (the pruning of S. J. Subramanya et al., "DiskANN", NeurIPS 2019, algorithm 2, with its alpha).
 
 What is heard is as old as its source: everybody says with a record how long ago its node surely was alive and at that
 place, and what is older than ``OLDEST_S`` is forgotten.
@@ -29,6 +29,9 @@ from sbon.cost_space import LOAD_SCALE_MS
 
 #: So many places are for the nearest, busy or not. The others are for hubs.
 NEAREST: Final = 10
+#: One covers another if it is so many times more alike to it than we are. With 1, the second best hubs of a region are
+#: covered by the best of the next one, and known to few.
+COVERS: Final = 2.0
 #: A node that nothing was heard of for so long is forgotten; one of so long ago may be asked whether it is there.
 OLDEST_S: Final = 150.0
 DOUBTFUL_S: Final = 40.0
@@ -173,6 +176,6 @@ def worth_knowing(
 
 
 def _covers(known: Iterable[Known], pointer: Pointer) -> bool:
-    """Whether any of them is a better hub than it, and more alike to it than we are."""
-    place, least_ms, unlike_ms = pointer.record.coordinate, pointer.hub_ms, pointer.unlike_ms
-    return any(other.hub_ms <= least_ms and other.record.coordinate.unlike_ms(place) < unlike_ms for other in known)
+    """Whether any of them is a better hub than it, and clearly more alike to it than we are."""
+    place, least_ms, near_ms = pointer.record.coordinate, pointer.hub_ms, pointer.unlike_ms / COVERS
+    return any(other.hub_ms <= least_ms and other.record.coordinate.unlike_ms(place) < near_ms for other in known)

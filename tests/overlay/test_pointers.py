@@ -45,7 +45,7 @@ def test_the_nearest_are_remembered_and_the_nearest_idle_ones() -> None:
 
 def test_one_whom_nobody_nearer_covers_is_remembered_however_far_it_is() -> None:
     crowd = [at(index, 10.0 + 0.1 * index) for index in range(2 * MAX_POINTERS)]
-    behind, elsewhere = at(100, 300.0), at(101, 0.0, 300.0)
+    behind, elsewhere = at(100, 19.0), at(101, 0.0, 300.0)
     pointers = told(*crowd, behind, elsewhere)
     assert elsewhere.node_id in pointers.table
     assert not pointers.table[elsewhere.node_id].covered
@@ -77,16 +77,22 @@ def test_whom_to_name_are_by_turns_the_alike_the_near_and_the_hubs() -> None:
 def test_a_neighbour_covers_too() -> None:
     crowd = [at(index, 10.0 + 0.1 * index) for index in range(2 * MAX_POINTERS)]
     elsewhere = at(101, 0.0, 300.0)
-    pointers = told(*crowd, elsewhere, neighbours=(neighbour(at(102, 0.0, 50.0)),))
+    pointers = told(*crowd, elsewhere, neighbours=(neighbour(at(102, 0.0, 200.0)),))
     assert elsewhere.node_id not in pointers.table
 
 
 def test_one_that_comes_between_covers_those_behind_it() -> None:
-    pointers = told(at(1, 100.0), at(2, 50.0))
+    pointers = told(at(1, 100.0), at(2, 60.0))
     assert pointers.table[id_of(1)].covered
     assert not pointers.table[id_of(2)].covered
     pointers.remove(id_of(2))
     pointers.refresh(HERE, (), 0.0)
+    assert not pointers.table[id_of(1)].covered
+
+
+def test_one_that_is_hardly_more_alike_covers_nobody() -> None:
+    """It would hide the second best of the next region from all who are not there."""
+    pointers = told(at(1, 100.0), at(2, 45.0))
     assert not pointers.table[id_of(1)].covered
 
 
