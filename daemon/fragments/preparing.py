@@ -60,7 +60,7 @@ class _Tried:
 
     hello: Hello
     state_bytes: int
-    looked_at: Path
+    looked_at: tuple[int, int]
 
 
 class Preparing:
@@ -164,16 +164,16 @@ class Preparing:
         if replica is None or not coming.spec.stateful:
             return None
         tried = self._tried_on_state.get(fragment_id)
-        if tried is not None and tried.hello is hello and tried.looked_at == replica.folder:
+        if tried is not None and tried.hello is hello and tried.looked_at == replica.age:
             return None
         state_bytes = await trio.to_thread.run_sync(replica.state_bytes)
         tried = self._tried_on_state.get(fragment_id)
         if tried is not None and tried.hello is hello and state_bytes < GROWN * max(tried.state_bytes, SMALL_BYTES):
-            self._tried_on_state[fragment_id] = replace(tried, looked_at=replica.folder)
+            self._tried_on_state[fragment_id] = replace(tried, looked_at=replica.age)
             return None
         # Taken down before it is copied: who asks meanwhile is not to do the same.
         others = {known: one for known, one in self._tried_on_state.items() if one.hello is hello}
-        self._tried_on_state = {**others, fragment_id: _Tried(hello, state_bytes, replica.folder)}
+        self._tried_on_state = {**others, fragment_id: _Tried(hello, state_bytes, replica.age)}
         copy = self._scratch / f"{fragment_id}.state{next(self._copies)}.rehearsal"
         try:
             await trio.to_thread.run_sync(self._replicas.copy_to, fragment_id, copy)

@@ -1,8 +1,9 @@
-"""Replicas that this host keeps of other hosts' fragments: whole folders, each in force at once or not at all.
+"""Replicas that this host keeps of other hosts' fragments, each batch in force at once or not at all.
 
-``<root>/<fragment>.<generation>.<batch>`` is complete as soon as it has that name. A newer one shares, by hard links,
-the files that are the same; so none is ever changed. Files that come ahead of the state that has them lie beside it,
-and are forgotten when the daemon ends: the owner is told that they are missing, and sends them again.
+``<root>/<fragment>/files`` has contents, named by their digests and never changed; the record beside it, replaced with
+each batch, says which of them are the state, and under which paths. So a batch costs what has changed, however many
+files the state has. What no record needs any more is deleted after it. Files that come ahead of the state that has
+them are forgotten when the daemon ends: the owner is told that they are missing, and sends them again.
 
 These functions block; the daemon calls them in threads, one at a time for each fragment.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -28,24 +29,16 @@ from sbon.errors import SbonError, StaleGenerationError
 log = logging.getLogger("sbon.replicas")
 
 _RECORD_FILE = "replica.msgpack"
-_STATE = "state"
+_CONTENTS = "files"
 #: Files that are changed in place by whoever runs the fragment; all others are only ever replaced.
 CHANGED_IN_PLACE = frozenset({".sqlite"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """Below ``folder``: path -> digest."""
-
-    folder: Path
-    digests: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
     """What is kept of one fragment."""
 
-    folder: Path
+    contents: Path
     record: StoreReplica
 
     @property
@@ -53,16 +46,12 @@ class Replica:
         """(generation, batch): the greater one is the newer one."""
         return self.record.assignment.generation, self.record.batch_id
 
-    @property
-    def state(self) -> _Files:
-        return _Files(self.folder / _STATE, self.record.files)
-
     def state_bytes(self) -> int:
         """Of all its files. One that is being replaced may seem smaller."""
         total = 0
-        for name in self.record.files:
+        for digest in self.record.files.values():
             with suppress(FileNotFoundError):
-                total += (self.folder / _STATE / name).stat().st_size
+                total += (self.contents / digest).stat().st_size
         return total
 
 
@@ -72,28 +61,24 @@ class ReplicaStore:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._replicas: dict[str, Replica] = {}
-        #: Those that were looked through, and are as they were stored.
-        self._whole: dict[str, Path] = {}
-        #: Files that have come ahead of their state.
-        self._ahead: dict[str, _Files] = {}
+        #: Those that were looked through, and are as they were stored: their age.
+        self._whole: dict[str, tuple[int, int]] = {}
+        #: Files that have come ahead of their state: path -> digest.
+        self._ahead: dict[str, dict[str, str]] = {}
         root.mkdir(parents=True, exist_ok=True)
         for folder in root.iterdir():
             self._load(folder)
 
     def _load(self, folder: Path) -> None:
-        try:
+        contents = folder / _CONTENTS
+        with suppress(OSError, msgspec.MsgspecError):
             record = msgspec.msgpack.decode((folder / _RECORD_FILE).read_bytes(), type=StoreReplica)
-        except (OSError, msgspec.MsgspecError):
-            log.info("deleting %s: it was not complete", folder)
-            shutil.rmtree(folder, ignore_errors=True)
-            return
-        replica = Replica(folder, record)
-        known = self.find(record.assignment.fragment_id)
-        older = replica if known is not None and known.age > replica.age else known
-        if known is None or older is known:
-            self._replicas[record.assignment.fragment_id] = replica
-        if older is not None:
-            shutil.rmtree(older.folder, ignore_errors=True)
+            if {path.name for path in contents.iterdir()}.issuperset(record.files.values()):
+                self._replicas[folder.name] = Replica(contents, record)
+                self._drop_unneeded(folder.name)
+                return
+        log.info("deleting %s: it was not complete", folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def replicas(self) -> list[Replica]:
@@ -114,131 +99,127 @@ class ReplicaStore:
             if known.record.assignment.generation > generation:
                 raise StaleGenerationError(f"the node has the state of {fragment_id} from a later owner")
             return
-        building = self._root / f".{fragment_id}.new"
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir()
-        try:
-            _gather(fragment_id, record.files, received, self._sources(fragment_id), building / _STATE)
-            write_durably(building / _RECORD_FILE, msgspec.msgpack.encode(record))
-            final = self._root / f"{fragment_id}.{generation}.{record.batch_id}"
-            shutil.rmtree(final, ignore_errors=True)
-            building.rename(final)
-        except BaseException:
-            shutil.rmtree(building, ignore_errors=True)
-            raise
-        sync(self._root)
-        self._replicas[fragment_id] = Replica(final, record)
-        if known is not None and known.folder != final:
-            shutil.rmtree(known.folder, ignore_errors=True)
-        ahead = self._ahead.get(fragment_id)
-        if ahead is not None and ahead.digests.items() & record.files.items():
-            self._drop_ahead(fragment_id)
-
-    def _sources(self, fragment_id: str) -> list[_Files]:
-        replica, ahead = self.find(fragment_id), self._ahead.get(fragment_id)
-        return [*([] if replica is None else [replica.state]), *([] if ahead is None else [ahead])]
+        contents = self._take_in(fragment_id, record.files, received)
+        write_durably(contents.parent / _RECORD_FILE, msgspec.msgpack.encode(record))
+        if known is None:
+            sync(self._root)
+        self._replicas[fragment_id] = Replica(contents, record)
+        if self._ahead.get(fragment_id, {}).items() & record.files.items():
+            del self._ahead[fragment_id]
+        self._drop_unneeded(fragment_id)
 
     def store_ahead(self, fragment_id: str, files: dict[str, str], received: Path) -> None:
-        """Keep these ``files`` until the state that has them comes: those received, and those that came ahead before.
-        Raises SbonError if some are missing, or not what was announced."""
-        before = self._ahead.get(fragment_id)
-        building, folder = (self._root / f".{fragment_id}.{name}" for name in ("coming", "ahead"))
-        shutil.rmtree(building, ignore_errors=True)
-        _gather(fragment_id, files, received, () if before is None else (before,), building)
-        self._drop_ahead(fragment_id)
-        building.rename(folder)
-        self._ahead[fragment_id] = _Files(folder, files)
+        """Keep these ``files`` until the state that has them comes: those received, and those that are here. Raises
+        SbonError if some are missing, or not what was announced."""
+        self._take_in(fragment_id, files, received)
+        self._ahead[fragment_id] = files
+        self._drop_unneeded(fragment_id)
 
-    def _drop_ahead(self, fragment_id: str) -> None:
-        self._ahead.pop(fragment_id, None)
-        shutil.rmtree(self._root / f".{fragment_id}.ahead", ignore_errors=True)
+    def _take_in(self, fragment_id: str, files: Mapping[str, str], received: Path) -> Path:
+        """Put those of ``files`` that were received to those that are here, durably. Returns where."""
+        contents = self._root / fragment_id / _CONTENTS
+        lacking = _received(fragment_id, files, received, self._here(fragment_id))
+        contents.mkdir(parents=True, exist_ok=True)
+        for name in lacking:
+            (received / name).replace(contents / files[name])
+        if lacking:
+            sync(contents)
+        return contents
+
+    def _here(self, fragment_id: str) -> set[str]:
+        """Digests of what is kept."""
+        replica = self.find(fragment_id)
+        state = () if replica is None else replica.record.files.values()
+        return {*state, *self._ahead.get(fragment_id, {}).values()}
+
+    def _drop_unneeded(self, fragment_id: str) -> None:
+        here = self._here(fragment_id)
+        for path in (self._root / fragment_id / _CONTENTS).iterdir():
+            if path.name not in here:
+                path.unlink()
 
     def complete(self, message: AcceptFragment, received: Path) -> Path:
         """A folder with all files of the fragment that is handed over: those received, and those kept of it here."""
         fragment_id, whole = message.assignment.fragment_id, received.with_name("whole")
-        _gather(fragment_id, message.files, received, self._sources(fragment_id), whole)
+        lacking = _received(fragment_id, message.files, received, self._here(fragment_id))
+        contents = self._root / fragment_id / _CONTENTS
+        files = message.files.items()
+        _build(whole, {name: received / name if name in lacking else contents / digest for name, digest in files})
         return whole
 
     def copy_to(self, fragment_id: str, folder: Path) -> None:
         """Put the state into ``folder``, in place of what is there, for somebody who runs it. SbonError if there is
-        none."""
+        none, OSError if it has been replaced meanwhile."""
         replica = self.find(fragment_id)
         if replica is None:
             raise SbonError(f"the node has no replica of {fragment_id}")
         shutil.rmtree(folder, ignore_errors=True)
-        clone(replica.folder / _STATE, folder)
+        _build(folder, {name: replica.contents / digest for name, digest in replica.record.files.items()})
 
     def find_damage(self, fragment_id: str) -> str | None:
         """One line about the first file of the replica that is not what was stored, None if there is none. Reads all
         of it, once."""
         replica = self.find(fragment_id)
-        if replica is None or replica.folder == self._whole.get(fragment_id):
+        if replica is None or replica.age == self._whole.get(fragment_id):
             return None
         for name, digest in replica.record.files.items():
-            path = replica.folder / _STATE / name
+            path = replica.contents / digest
             try:
                 if _digest(path) != digest:
-                    return f"{path} is damaged on this host's disk: its digest is another one"
+                    return f"{name} is damaged on this host's disk: its digest is another one ({path})"
             except OSError as error:
-                return f"{path} is damaged on this host's disk: {error.strerror}"
-        self._whole[fragment_id] = replica.folder
+                return f"{name} is damaged on this host's disk: {error.strerror} ({path})"
+        self._whole[fragment_id] = replica.age
         return None
 
     def drop(self, fragment_id: str) -> None:
         """Delete what is here."""
-        self._drop_ahead(fragment_id)
-        replica = self._replicas.pop(fragment_id, None)
-        if replica is not None:
-            shutil.rmtree(replica.folder, ignore_errors=True)
+        self._replicas.pop(fragment_id, None)
+        self._ahead.pop(fragment_id, None)
+        self._whole.pop(fragment_id, None)
+        shutil.rmtree(self._root / fragment_id, ignore_errors=True)
 
 
-def _gather(fragment_id: str, files: Mapping[str, str], received: Path, known: Sequence[_Files], target: Path) -> None:
-    """Put ``files`` into the new ``target``, durably: from what was received, or else from what is known.
+def _received(fragment_id: str, files: Mapping[str, str], received: Path, here: Container[str]) -> set[str]:
+    """Which of ``files`` (path -> digest) were received; the others are among those ``here``.
 
     Raises SbonError for a path that leads elsewhere, or if a file is in none of them, or is not what was announced.
     """
-    target.mkdir()
-    new = {target}
+    found = set()
     for name, digest in files.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise SbonError(f"a folder with the path {name!r} in it")
         if (received / path).is_file():
-            source = received / path
-            if _digest(source) != digest:
+            if _digest(received / path) != digest:
                 raise SbonError(f"{name} of {fragment_id} is not what was announced: it is damaged at its host")
-        elif (folder := next((each.folder for each in known if each.digests.get(name) == digest), None)) is not None:
-            source = folder / path
-        else:
+            found.add(name)
+        elif digest not in here:
             raise SbonError(f"{name} of {fragment_id} is missing: send it, too")
-        (target / path).parent.mkdir(parents=True, exist_ok=True)
-        new |= {target / parent for parent in path.parents}
-        if _take(source, target / path):
-            new.add(target / path)
+    return found
+
+
+def _build(target: Path, sources: Mapping[str, Path]) -> None:
+    """Make the new folder ``target``, durably, of ``sources`` by their paths in it."""
+    target.mkdir(parents=True)
+    new = {target}
+    for name, source in sources.items():
+        path = target / name
+        if path.parent not in new:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new |= {target / parent for parent in PurePosixPath(name).parents}
+        if _take(source, path):
+            new.add(path)
     sync_all(new)
 
 
 def _take(source: Path, target: Path) -> bool:
     """A hard link, or a copy of what is changed in place: True, it is not durable yet."""
-    if source.suffix not in CHANGED_IN_PLACE:
+    if target.suffix not in CHANGED_IN_PLACE:
         os.link(source, target)
         return False
     shutil.copyfile(source, target)
     return True
-
-
-def clone(folder: Path, target: Path) -> None:
-    """The files of ``folder`` under the new ``target``, by hard links, those that are changed in place as copies."""
-    target.mkdir(parents=True)
-    new = [target]
-    for path in sorted(folder.rglob("*")):
-        copy = target / path.relative_to(folder)
-        if path.is_dir():
-            copy.mkdir(exist_ok=True)
-            new.append(copy)
-        elif _take(path, copy):
-            new.append(copy)
-    sync_all(new)
 
 
 class Digests:

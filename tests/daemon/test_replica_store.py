@@ -68,13 +68,50 @@ def test_what_is_missing_or_comes_late_changes_nothing(tmp_path: Path) -> None:
 def test_an_interrupted_replica_is_not_one(tmp_path: Path) -> None:
     store = ReplicaStore(tmp_path / "replicas")
     store.store(record(1, 1, {"a": "A"}), parcel(tmp_path / "p1", a="A"))
-    parcel(tmp_path / "replicas" / ".q1-join1.new" / "state", a="half")
+    half = parcel(tmp_path / "replicas" / "q2-join1" / "files", a="half")
+    rest = parcel(tmp_path / "replicas" / "q1-join1" / "files", a="of the next batch")
     again = ReplicaStore(tmp_path / "replicas")
     assert [replica.age for replica in again.replicas] == [(1, 1)]
+    assert not half.parent.exists()
+    assert [path.name for path in rest.iterdir()] == list(record(1, 1, {"a": "A"}).files.values())
     again.drop("q1-join1")
     assert list((tmp_path / "replicas").iterdir()) == []
     with pytest.raises(SbonError, match="no replica"):
         again.copy_to("q1-join1", tmp_path / "copy")
+
+
+def test_one_without_a_file_of_its_state_is_none(tmp_path: Path) -> None:
+    store = ReplicaStore(tmp_path / "replicas")
+    store.store(record(1, 1, {"a": "A", "b": "B"}), parcel(tmp_path / "p1", a="A", b="B"))
+    next((tmp_path / "replicas" / "q1-join1" / "files").iterdir()).unlink()
+    assert ReplicaStore(tmp_path / "replicas").replicas == []
+    assert list((tmp_path / "replicas").iterdir()) == []
+
+
+def test_a_batch_costs_what_has_changed(tmp_path: Path) -> None:
+    """Whatever else the state has stays where it is, and what no state has is deleted."""
+    store = ReplicaStore(tmp_path / "replicas")
+    store.store(record(1, 1, {"a": "A", "b": "B"}), parcel(tmp_path / "p1", a="A", b="B"))
+    contents = tmp_path / "replicas" / "q1-join1" / "files"
+    before = {path.name: path.stat().st_ino for path in contents.iterdir()}
+    later = record(1, 2, {"a": "A", "moved/b": "B", "c": "C"})
+    store.store(later, parcel(tmp_path / "p2", c="C"))
+    after = {path.name: path.stat().st_ino for path in contents.iterdir()}
+    assert before.items() <= after.items()
+    assert after.keys() == set(later.files.values())
+    store.store(record(1, 3, {"c": "C"}), parcel(tmp_path / "p3"))
+    assert [path.read_text() for path in contents.iterdir()] == ["C"]
+
+
+def test_nobody_names_a_file_that_is_not_a_digest_of_one(tmp_path: Path) -> None:
+    """A digest is taken for a name only where it was computed here."""
+    (tmp_path / "secret").write_text("S")
+    store = ReplicaStore(tmp_path / "replicas")
+    lie = StoreReplica(Assignment(SPEC, 1, ("k",)), 1, {"a": "../../../secret"})
+    with pytest.raises(SbonError, match="is missing"):
+        store.store(lie, parcel(tmp_path / "p1"))
+    with pytest.raises(SbonError, match="not what was announced"):
+        store.store(lie, parcel(tmp_path / "p2", a="A"))
 
 
 def test_whoever_runs_a_copy_does_not_change_the_replica(tmp_path: Path) -> None:
@@ -97,14 +134,14 @@ def test_whoever_runs_a_copy_does_not_change_the_replica(tmp_path: Path) -> None
 def test_a_replica_that_is_damaged_is_found(tmp_path: Path) -> None:
     store = ReplicaStore(tmp_path / "replicas")
     store.store(record(1, 1, {"a": "A", "b/c": "C"}), parcel(tmp_path / "p1", a="A", b__c="C"))
-    kept = tmp_path / "replicas" / "q1-join1.1.1" / "state" / "b" / "c"
+    kept = tmp_path / "replicas" / "q1-join1" / "files" / new_digest(b"C").hexdigest()
     assert store.find_damage("q1-join1") is None
     kept.write_text("X")
     assert store.find_damage("q1-join1") is None  # once looked through, it is trusted while this process lives
     again = ReplicaStore(tmp_path / "replicas")
-    assert again.find_damage("q1-join1") == f"{kept} is damaged on this host's disk: its digest is another one"
+    assert again.find_damage("q1-join1") == f"b/c is damaged on this host's disk: its digest is another one ({kept})"
     kept.unlink()
-    assert again.find_damage("q1-join1") == f"{kept} is damaged on this host's disk: No such file or directory"
+    assert again.find_damage("q1-join1") == f"b/c is damaged on this host's disk: No such file or directory ({kept})"
     assert again.find_damage("q2-join1") is None
 
 

@@ -234,8 +234,7 @@ async def test_a_join_that_two_queries_read_is_taken_over_and_both_go_on(tmp_pat
         cursors = {f"{first}-sink1:in0", f"{second}-aggregate1:in0"}
 
         async def is_replicated_at_sink() -> bool:
-            replicas = cluster.configs["sink"].node.state_dir / "replicas"
-            return any(path.name.startswith(f"{join.fragment_id}.") for path in replicas.iterdir())
+            return (cluster.configs["sink"].node.state_dir / "replicas" / join.fragment_id).exists()
 
         await eventually(is_replicated_at_sink)
 

@@ -66,11 +66,16 @@ class Host:
         return sum((folder / name).stat().st_size for name in lacking)
 
     @property
+    def digests(self) -> set[str]:
+        replica = self.store.find("q1-join1")
+        assert replica is not None
+        return set(replica.record.files.values())
+
+    @property
     def state(self) -> set[str]:
         replica = self.store.find("q1-join1")
         assert replica is not None
-        folder = replica.folder / "state"
-        return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        return set(replica.record.files)
 
 
 class Owner:
@@ -121,7 +126,8 @@ async def test_no_batch_waits_for_a_snapshot(owner: Owner, host: Host) -> None:
     await owner.send(3, *changes(3, 4), *snapshot(2))
     assert host.state == changes(3, 4) | snapshot(2)
     assert host.parcels[-2:] == [snapshot(2), changes(4)], "each file has travelled once"
-    assert [path.name for path in (host.folder / "replicas").iterdir()] == ["q1-join1.1.3"]
+    contents = host.folder / "replicas" / "q1-join1" / "files"
+    assert {path.name for path in contents.iterdir()} == host.digests, "what is not needed any more is deleted"
     assert await owner.follow() == 0
 
 

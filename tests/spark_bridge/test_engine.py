@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from pyarrow import flight, parquet
 
-from daemon.fragments.replica_store import clone
 from sbon.engine_messages import Destroy, FragmentState, Instantiate, Migrate, Rehearse, cursor_name
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
 from sbon.row_multiset import difference
@@ -140,7 +139,7 @@ def test_skewed_sites_a_move_and_a_kill_change_nothing(tmp_path: Path) -> None:
 
             # It is rehearsed on a copy of its state, whose files are the state's own.
             state = tmp_path / "state.rehearsal"
-            clone(second.fragment_folder(join), state)
+            shutil.copytree(second.fragment_folder(join), state)
             rehearsal = str(tmp_path / "rehearsal")
             second.do(Rehearse(join.fragment_id, 2, "second", join, rehearsal, described, str(state)))
             assert not state.exists()
