@@ -65,6 +65,10 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 MAX_LOG_BYTES = 4 * 1024 * 1024
 _LAST_LINES = 2
+#: So much of the log's end is looked through for the reason of its end.
+_LOG_END_BYTES = 64 * 1024
+#: What Java says when it ends for want of memory (spark_bridge/session.py has it end then); much is said after it.
+_OUT_OF_MEMORY = "Terminating due to java.lang.OutOfMemoryError: "
 
 _FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
 
@@ -413,10 +417,13 @@ class EngineSupervisor:
         return 0
 
     def _last_words(self, log_start: int) -> str:
-        """The last lines of the log since then, as one line."""
+        """Why an engine has ended, in one line: the last ones of the log since then, or that it had no memory."""
         with suppress(OSError), self.log_file.open("rb") as file:
-            file.seek(max(log_start, file.seek(0, os.SEEK_END) - 8192))
+            file.seek(max(log_start, file.seek(0, os.SEEK_END) - _LOG_END_BYTES))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+            if any(line.startswith(_OUT_OF_MEMORY) for line in lines):
+                here = f"{self._config.memory_mb} MB"
+                return f"Java had no memory left of its {here}: give it more with engine.memory_mb, or it less to do"
             own = [line for line in lines if line.startswith("sbon engine ")]
             return " / ".join(own[-1:] or lines[-_LAST_LINES:])
         return ""

@@ -120,6 +120,14 @@ async def test_an_engine_that_dies_at_start_says_why_in_one_line(tmp_path: Path)
         await supervisor.prepare()
 
 
+async def test_an_engine_without_memory_says_so_whatever_else_it_says(tmp_path: Path) -> None:
+    words = "print('Terminating due to java.lang.OutOfMemoryError: Java heap space'); print('Traceback\\n' * 2000)"
+    exhausted = (sys.executable, "-c", f"{words}; raise SystemExit('Connection refused')")
+    async with supervised(tmp_path, exhausted, EngineConfig(memory_mb=384)) as (supervisor, _):
+        with pytest.raises(SbonError, match=r"no memory left of its 384 MB: give it more with engine\.memory_mb"):
+            await supervisor.prepare()
+
+
 async def test_an_engine_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     silent = (sys.executable, "-c", "import time; time.sleep(60)")
     async with supervised(tmp_path, silent, EngineConfig(start_timeout_s=0.2)) as (supervisor, _):
