@@ -14,6 +14,7 @@ asked, and until it answers the fragment rests: it is never lost and never runs 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -103,7 +104,7 @@ class _Move:
         self._target = target
         self._reason = reason
         self._steps_s: dict[str, float] = {}
-        self._sent_bytes: dict[str, int] = {}
+        self._sent_bytes: Counter[str] = Counter()
 
     async def carry_out(self) -> MoveReport:
         fragment = self._fragment
@@ -152,7 +153,7 @@ class _Move:
             state_bytes=state_bytes,
             downtime_ms=downtime_s * 1000.0,
             steps_s=self._steps_s,
-            sent_bytes=self._sent_bytes,
+            sent_bytes=dict(self._sent_bytes),
         )
         await self._finish(report)
         return report
@@ -211,7 +212,7 @@ class _Move:
             fragment.spark_version,
             SHIP_TIMEOUT_S,
         )
-        self._sent_bytes["copy"] = self._sent_bytes.get("copy", 0) + sent_bytes
+        self._sent_bytes["copy"] += sent_bytes
         return sent_bytes
 
     async def _follow(self) -> int:
@@ -219,7 +220,7 @@ class _Move:
         fragment = self._fragment
         assignment = fragment.record.assignment
         sent_bytes = await fragment.copies.follow(self._parcels, self._target, assignment, SHIP_TIMEOUT_S)
-        self._sent_bytes["copy"] = self._sent_bytes.get("copy", 0) + sent_bytes
+        self._sent_bytes["copy"] += sent_bytes
         return sent_bytes
 
     async def _ship(self, granted: Assignment) -> None:
@@ -254,7 +255,7 @@ class _Move:
             fragment=self._fragment.fragment_id,
             target=self._peers.name(self._target),
             seconds=self._steps_s[name],
-            sent_bytes=self._sent_bytes.get(name, 0),
+            sent_bytes=self._sent_bytes[name],
         )
 
 

@@ -64,7 +64,7 @@ class _Stay:
         self.candidate: str | None = None
         #: Until when, on trio's clock, a host is not tried again.
         self.avoid_until_s: dict[str, float] = {}
-        #: To whom something is on its way that no batch waits for.
+        #: To whom something is on its way that no batch waits for, or who rests after it could not be sent.
         self.followed: set[str] = set()
         #: A proposal's outcome is not known.
         self.in_doubt = False

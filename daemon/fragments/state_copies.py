@@ -79,13 +79,13 @@ class StateCopies:
         return sent_bytes
 
     def lacks(self, host: str) -> bool:
-        """Whether something is to follow, and nothing is on its way."""
+        """Whether something is to follow; it may be on its way."""
         _, later = self._later.get(host, (None, {}))
-        return bool(later) and later != self._ahead.get(host) and not self._following[host].locked()
+        return bool(later) and later != self._ahead.get(host)
 
     async def follow(self, parcels: Parcels, host: str, assignment: Assignment, timeout_s: float) -> int:
-        """Send ``host`` what could not be waited for. Returns the bytes sent; SbonError if it does not keep it, OSError
-        if it is not here any more."""
+        """Send ``host`` what could not be waited for, unless somebody else does meanwhile. Returns the bytes sent;
+        SbonError if it does not keep it, OSError if it is not here any more."""
         async with self._following[host]:
             folder, later = self._later.get(host, (Path(), {}))
             if not later or later == self._ahead.get(host):
