@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from daemon.simulation.latency import Network, load
 from overlay.config import MAX_POINTERS
 from overlay.identity import NodeId
-from overlay.pointers import LOAD_MS, NEAREST
+from overlay.pointers import COVERS, LOAD_MS, NEAREST
 from overlay.records import NodeRecord
 from overlay.search import Search
 from sbon.coordinate import FACTOR_SIGNS, MIN_HEIGHT_MS, TYPICAL_FACTOR, Coordinate
@@ -109,7 +109,7 @@ class World:
         """The most alike, then those that none of these who is more alike covers, filled up with the next alike."""
         unlike_ms = self.unlike_ms(host)
         alike = list(map(int, np.argsort(unlike_ms)[: len(unlike_ms) - 1]))
-        uncovered = self._uncovered(alike, unlike_ms, count)
+        uncovered = self._uncovered(alike, unlike_ms, count, 1.0)
         return list(dict.fromkeys([*alike[:MOST_ALIKE], *uncovered, *alike[:count]]))[:count]
 
     def _pointers(self, host: int, others: set[int], count: int) -> list[int]:
@@ -118,17 +118,17 @@ class World:
         nearest = [index for index in map(int, np.argsort(rtt_ms)[: NEAREST + len(others)]) if index not in others]
         loads = np.array([record.load for record in self.records])
         hubs = list(map(int, np.argsort(rtt_ms + self._arrays[1] + LOAD_MS * loads)[:HUBS]))
-        uncovered = self._uncovered(hubs, self.unlike_ms(host), count)
+        uncovered = self._uncovered(hubs, self.unlike_ms(host), count, COVERS)
         ordered = dict.fromkeys([*nearest[:NEAREST], *uncovered, *hubs])
         return [index for index in ordered if index not in others][:count]
 
-    def _uncovered(self, ordered: list[int], unlike_ms: Array, at_most: int) -> list[int]:
-        """Of these, those to whom none of those kept before them is more alike than the host is."""
+    def _uncovered(self, ordered: list[int], unlike_ms: Array, at_most: int, times: float) -> list[int]:
+        """Of these, those to whom none of those kept before them is so many times more alike than the host is."""
         kept: list[int] = []
         left = np.array(ordered)
         while len(kept) < at_most and left.size:
             kept.append(int(left[0]))
-            left = left[1:][self.unlike_ms(kept[-1])[left[1:]] >= unlike_ms[left[1:]]]
+            left = left[1:][times * self.unlike_ms(kept[-1])[left[1:]] >= unlike_ms[left[1:]]]
         return kept
 
 
