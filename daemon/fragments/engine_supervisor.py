@@ -421,9 +421,9 @@ class EngineSupervisor:
         with suppress(OSError), self.log_file.open("rb") as file:
             file.seek(max(log_start, file.seek(0, os.SEEK_END) - _LOG_END_BYTES))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-            if any(line.startswith(_OUT_OF_MEMORY) for line in lines):
-                here = f"{self._config.memory_mb} MB"
-                return f"Java had no memory left of its {here}: give it more with engine.memory_mb, or it less to do"
+            if exhausted := [line for line in lines if line.startswith(_OUT_OF_MEMORY)]:
+                what = f"{exhausted[-1].removeprefix(_OUT_OF_MEMORY)}; its heap is {self._config.memory_mb} MB"
+                return f"Java had no memory left ({what}): give it more with engine.memory_mb, or it less to do"
             own = [line for line in lines if line.startswith("sbon engine ")]
             return " / ".join(own[-1:] or lines[-_LAST_LINES:])
         return ""

@@ -124,7 +124,7 @@ async def test_an_engine_without_memory_says_so_whatever_else_it_says(tmp_path: 
     words = "print('Terminating due to java.lang.OutOfMemoryError: Java heap space'); print('Traceback\\n' * 2000)"
     exhausted = (sys.executable, "-c", f"{words}; raise SystemExit('Connection refused')")
     async with supervised(tmp_path, exhausted, EngineConfig(memory_mb=384)) as (supervisor, _):
-        with pytest.raises(SbonError, match=r"no memory left of its 384 MB: give it more with engine\.memory_mb"):
+        with pytest.raises(SbonError, match=r"no memory left \(Java heap space; its heap is 384 MB\): give it more"):
             await supervisor.prepare()
 
 
