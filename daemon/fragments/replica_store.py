@@ -100,7 +100,11 @@ class ReplicaStore:
                 raise StaleGenerationError(f"the node has the state of {fragment_id} from a later owner")
             return
         contents = self._take_in(fragment_id, record.files, received)
-        write_durably(contents.parent / _RECORD_FILE, msgspec.msgpack.encode(record))
+        try:
+            write_durably(contents.parent / _RECORD_FILE, msgspec.msgpack.encode(record))
+        except OSError:  # the disk is full, say: what no record has is not to stay on it
+            self._drop_unneeded(fragment_id)
+            raise
         if known is None:
             sync(self._root)
         self._replicas[fragment_id] = Replica(contents, record)
@@ -118,11 +122,11 @@ class ReplicaStore:
     def _take_in(self, fragment_id: str, files: Mapping[str, str], received: Path) -> Path:
         """Put those of ``files`` that were received to those that are here, durably. Returns where."""
         contents = self._root / fragment_id / _CONTENTS
-        lacking = _received(fragment_id, files, received, self._here(fragment_id))
+        new = _received(fragment_id, files, received, self._here(fragment_id))
         contents.mkdir(parents=True, exist_ok=True)
-        for name in lacking:
+        for name in new:
             (received / name).replace(contents / files[name])
-        if lacking:
+        if new:
             sync(contents)
         return contents
 
@@ -141,10 +145,10 @@ class ReplicaStore:
     def complete(self, message: AcceptFragment, received: Path) -> Path:
         """A folder with all files of the fragment that is handed over: those received, and those kept of it here."""
         fragment_id, whole = message.assignment.fragment_id, received.with_name("whole")
-        lacking = _received(fragment_id, message.files, received, self._here(fragment_id))
+        new = _received(fragment_id, message.files, received, self._here(fragment_id))
         contents = self._root / fragment_id / _CONTENTS
         files = message.files.items()
-        _build(whole, {name: received / name if name in lacking else contents / digest for name, digest in files})
+        _build(whole, {name: received / name if name in new else contents / digest for name, digest in files})
         return whole
 
     def copy_to(self, fragment_id: str, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sqlite3
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from daemon.durable import remove_at_once
+from daemon.fragments import replica_store
 from daemon.fragments.replica_store import Digests, ReplicaStore
 from daemon.peering.folder_transfer import new_digest
 from daemon.peering.keeper_messages import StoreReplica
@@ -101,6 +103,24 @@ def test_a_batch_costs_what_has_changed(tmp_path: Path) -> None:
     assert after.keys() == set(later.files.values())
     store.store(record(1, 3, {"c": "C"}), parcel(tmp_path / "p3"))
     assert [path.read_text() for path in contents.iterdir()] == ["C"]
+
+
+def test_what_could_not_be_recorded_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ReplicaStore(tmp_path / "replicas")
+    store.store(record(1, 1, {"a": "A"}), parcel(tmp_path / "p1", a="A"))
+
+    def is_full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replica_store, "write_durably", is_full)
+        received = parcel(tmp_path / "p2", b="B")
+        with pytest.raises(OSError, match="No space left"):
+            store.store(record(1, 2, {"a": "A", "b": "B"}), received)
+    contents = tmp_path / "replicas" / "q1-join1" / "files"
+    assert [path.read_text() for path in contents.iterdir()] == ["A"]
+    store.store(record(1, 3, {"a": "A", "c": "C"}), parcel(tmp_path / "p3", c="C"))
+    assert [replica.age for replica in ReplicaStore(tmp_path / "replicas").replicas] == [(1, 3)]
 
 
 def test_nobody_names_a_file_that_is_not_a_digest_of_one(tmp_path: Path) -> None:

@@ -234,7 +234,8 @@ async def test_a_join_that_two_queries_read_is_taken_over_and_both_go_on(tmp_pat
         cursors = {f"{first}-sink1:in0", f"{second}-aggregate1:in0"}
 
         async def is_replicated_at_sink() -> bool:
-            return (cluster.configs["sink"].node.state_dir / "replicas" / join.fragment_id).exists()
+            folder = cluster.configs["sink"].node.state_dir / "replicas" / join.fragment_id
+            return (folder / "replica.msgpack").exists()
 
         await eventually(is_replicated_at_sink)
 
