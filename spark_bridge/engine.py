@@ -53,6 +53,7 @@ from spark_bridge.processor_time import ProcessorTime, spent_by_tree_s
 from spark_bridge.rehearsal import Rehearsals
 from spark_bridge.relay import Relay
 from spark_bridge.replay_source import register_replay_source
+from spark_bridge.restraint import Restraint
 from spark_bridge.session import start_session
 from spark_bridge.snapshots import Snapshot
 from spark_bridge.soundness import find_damage
@@ -103,6 +104,7 @@ class Fragments:
         self._runners: dict[str, FragmentRunner] = {}
         self._generations: dict[str, int] = {}
         self._rehearsals = Rehearsals(spark, settings)
+        self._restraint = Restraint()
         #: Of fragments that are about to arrive, the newest last.
         self._prepared: dict[str, FragmentInput] = {}
         self._folders: dict[str, Path] = {}
@@ -176,7 +178,9 @@ class Fragments:
                 runner = self._instantiate(command)
                 return EngineReply(call_id, output_schema=runner.output_schema, newest_batch=runner.newest_batch)
             case Rehearse():
-                if self._rehearsals.rehearse(command) and command.spec.ports:
+                with self._restraint.rehearsing(alone=not self._runners):
+                    is_to_come = self._rehearsals.rehearse(command)
+                if is_to_come and command.spec.ports:
                     prepared = FragmentInput(self._spark, command.spec, command.port_schemas)
                     self._keep_prepared(command.fragment_id, prepared)
             case Permit():
@@ -221,6 +225,7 @@ class Fragments:
             folder = str(snapshot.folder)
             self._tell(SnapshotTaken(command.fragment_id, command.generation, snapshot.batch_id, folder))
 
+        self._restraint.lift()
         self._rehearsals.leave(command.fragment_id)
         prepared = self._prepared.pop(command.fragment_id, None)
         runner = FragmentRunner(

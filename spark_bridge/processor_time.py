@@ -8,11 +8,9 @@ time that each has spent in batches: the parts add up to the whole.
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
 
+from spark_bridge.process_tree import tree_of
 from spark_bridge.statistics import FragmentMeters
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -44,16 +42,5 @@ class ProcessorTime:
 
 def spent_by_tree_s(pid: int) -> float:
     """Processor seconds of the process ``pid`` and its descendants, those that have ended and been waited for too."""
-    children: defaultdict[int, list[int]] = defaultdict(list)
-    spent_s: dict[int, float] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has just ended
-            # The name, in parentheses, may hold anything; state and parent follow it (man 5 proc).
-            fields = stat.read_text().rpartition(")")[2].split()
-            child = int(stat.parent.name)
-            children[int(fields[1])].append(child)
-            spent_s[child] = sum(map(int, fields[11:15])) / _TICKS_PER_S
-    tree = [pid]
-    for parent in tree:
-        tree += children[parent]
-    return sum(spent_s.get(each, 0.0) for each in tree)
+    ticks = sum(sum(map(int, said[11:15])) for said in tree_of(pid).values())
+    return ticks / _TICKS_PER_S

@@ -186,7 +186,9 @@ class Hosting(Settling):
         """Have the engine let go of the fragment; its folder is then all of it. Returns its size in bytes."""
         async with fragment.lock:
             self._store.write(fragment, Phase.STOPPING)
-            return await self._let_go(fragment)
+            state_bytes = await self._let_go(fragment)
+        self._preparing.has_run(fragment.fragment_id, state_bytes)
+        return state_bytes
 
     @contextmanager
     def reading_snapshots(self, fragment: HostedFragment) -> Iterator[None]:

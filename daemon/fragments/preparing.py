@@ -109,6 +109,11 @@ class Preparing:
         """One has arrived."""
         self._expected_until_s = -math.inf
 
+    def has_run(self, fragment_id: str, state_bytes: int) -> None:
+        """One has left, which ran on such a state: when it comes back, there is nothing to be tried on that."""
+        if self._supervisor.hello is not None:
+            self._tried_on_state[fragment_id] = _Tried(self._supervisor.hello, state_bytes, looked_at=(0, 0))
+
     async def stand_by(self) -> None:
         """Rehearse what replicas are here of, until cancelled."""
         while True:

@@ -72,6 +72,18 @@ async def test_a_fragment_is_rehearsed_on_its_state_once_on_each_engine(tmp_path
     assert engine.states == ["of the query", None, "of the query"]
 
 
+async def test_one_that_comes_back_is_not_rehearsed_on_the_state_that_it_ran_on_here(tmp_path: Path) -> None:
+    preparing, engine, replicas = _preparing(tmp_path)
+    assert _COMING.coming is not None
+    preparing.has_run(_COMING.coming.fragment_id, state_bytes=1_000)
+    _keep_a_replica(replicas, tmp_path / "received")
+    await preparing._prepare(_COMING, "source")
+    assert engine.states == [None]
+    engine.hello = msgspec.structs.replace(engine.hello, pid=2)
+    await preparing._prepare(_COMING, "source")
+    assert engine.states == [None, "of the query"], "another engine has not run it"
+
+
 async def test_two_who_ask_at_once_do_not_copy_it_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     preparing, engine, replicas = _preparing(tmp_path)
     _keep_a_replica(replicas, tmp_path / "received")
