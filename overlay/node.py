@@ -45,7 +45,7 @@ MAX_SEARCHES: Final = 16
 #: after twice as long, and so on, up to SETTLING_LOOKUP_S while its place settles, and up to MAX_LOOKUP_S then.
 FIRST_LOOKUP_S: Final = 20.0
 LOOKUP_S: Final = 5.0
-SETTLING_LOOKUP_S: Final = 40.0
+SETTLING_LOOKUP_S: Final = 12.0
 MAX_LOOKUP_S: Final = 640.0
 #: So many hosts are asked then: the way is short, as the neighbours are near by.
 LOOKUP_CONTACTS: Final = 12

@@ -98,7 +98,7 @@ class Search:
     ) -> None:
         """``here``: from where it is asked. A host that is silent for ``patience_s`` is taken for dead. ``most_known``:
         how many of those that it knows may be named in a question. ``is_lookup``: the asker looks for its own nearest,
-        to get to know each other.
+        to get to know each other; the way to them is not counted, however large the overlay.
 
         Raises ValueError for a ``k`` that no search can answer.
         """
@@ -119,6 +119,8 @@ class Search:
         self._heard_from = -math.inf
         #: The least guide cost of those that have answered.
         self._reached = math.inf
+        #: So many of the contacts were steps of the walk.
+        self._walked = 0
         #: In how many rounds the best were checked. A lookup needs no more than that they have heard of the asker.
         self._checks = MOST_CHECKS if is_lookup else 0
         #: When those are stepped over that are waited for, and when those are given up that were stepped over.
@@ -195,9 +197,11 @@ class Search:
         chosen = [self._found[node_id].record for node_id in self._repeat if node_id in self._late]
         self._repeat.clear()
         while len(self._waiting) < (PARALLEL if self._ahead() is None else 1) and self.contacts < self._allowed:
-            best = self._chosen()
+            ahead = self._ahead()
+            best = ahead or self._chosen()
             if best is None:
                 break
+            self._walked += ahead is not None
             chosen.append(self._ask(best, now))
         if self.is_over and self._checks < (MOST_CHECKS if self._are_many_dead else CHECKS):
             self._checks += 1
@@ -233,13 +237,11 @@ class Search:
     def _allowed(self) -> int:
         # One that is late may just be slow; where others were dead it counts as dead.
         dead = len(self._dead) + len(self._late) if self._dead else 0
-        return self._max_contacts + min(PER_DEAD * dead, MOST_MORE)
+        walked = self._walked if self.is_lookup else 0
+        return self._max_contacts + walked + min(PER_DEAD * dead, MOST_MORE)
 
     def _chosen(self) -> _Found | None:
-        """Whom to ask now."""
-        ahead = self._ahead()
-        if ahead is not None:
-            return ahead
+        """Whom to ask now that the walk is over."""
         another = None
         if self.contacts % (1 + BY_COST) == BY_COST:
             another = self._next(True) if self.is_lookup else self._elsewhere()
