@@ -169,8 +169,13 @@ class Measuring(Neighbourhood):
         ):
             self._change_own(coordinate=place)
             self._links.moved(self._own.coordinate)
+            if estimator.is_settling and news.has_found:
+                self._place_changed(now)
             # What nobody can have heard of is no better known for being newer.
             self._moved_at = now if estimator.updates < LOST_PROBES else now + NEWS_INTERVAL_S
+
+    def _place_changed(self, now: float) -> None:
+        """This node's place settles yet, and is another one now."""
 
     def _place_found(self, now: float) -> None:
         """This node is new, and knows from now on where it is: neighbours hear of it at once."""

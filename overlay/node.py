@@ -42,10 +42,11 @@ from sbon.objectives import NearestTo, Objective
 MAX_JOINS: Final = 16
 MAX_SEARCHES: Final = 16
 #: A node looks for its own nearest when it has found its place, or after FIRST_LOOKUP_S; again after LOOKUP_S; then
-#: after twice as long, and so on, up to SETTLING_LOOKUP_S while its place settles, and up to MAX_LOOKUP_S then.
+#: after twice as long, and so on, up to SETTLING_LOOKUP_S while its place settles, and up to MAX_LOOKUP_S then. And
+#: each time that it advertises another place while that settles, LOOKUP_S after the last time at the earliest.
 FIRST_LOOKUP_S: Final = 20.0
 LOOKUP_S: Final = 5.0
-SETTLING_LOOKUP_S: Final = 12.0
+SETTLING_LOOKUP_S: Final = 40.0
 MAX_LOOKUP_S: Final = 640.0
 #: So many hosts are asked then: the way is short, as the neighbours are near by.
 LOOKUP_CONTACTS: Final = 12
@@ -66,6 +67,7 @@ class Overlay(Talk):
         super().__init__(record, config, rng, now, sessions)
         self._searches: dict[int, Search] = {}
         self._next_search_id = rng.getrandbits(31)
+        self._looked_up_at = now
         self._lookup_at, self._lookup_interval_s = now + FIRST_LOOKUP_S, LOOKUP_S
 
     # --- reading
@@ -267,15 +269,20 @@ class Overlay(Talk):
     # --- searching
 
     def _look_up_own_place(self, now: float) -> None:
-        """Find our nearest, and let them hear of us: the neighbours' exchanges get stuck where none of them knows
-        anybody nearer. A node that is inserted into a navigable graph does no more (Y. Malkov, D. Yashunin, "HNSW",
-        IEEE TPAMI 42, 2020, algorithm 1); but its place moves at first, and others come after it."""
+        """Find our nearest, let them hear of us, and hear whom they know: the neighbours' exchanges get stuck where
+        none of them knows anybody nearer. A node that is inserted into a navigable graph does no more (Y. Malkov,
+        D. Yashunin, "HNSW", IEEE TPAMI 42, 2020, algorithm 1); but its place moves at first, and others come after
+        it."""
+        self._looked_up_at = now
         self._lookup_at = now + self._lookup_interval_s * (0.75 + 0.5 * self._rng.random())
         if self._lookup_interval_s < SETTLING_LOOKUP_S or not self._estimator.is_settling:
             self._lookup_interval_s = min(MAX_LOOKUP_S, 2.0 * self._lookup_interval_s)
         if len(self._searches) < MAX_SEARCHES:
             place = NearestTo(self._own.coordinate, self._own.node_id)
             self.search(place, 1, now, LOOKUP_CONTACTS, is_lookup=True)
+
+    def _place_changed(self, now: float) -> None:
+        self._lookup_at = min(self._lookup_at, max(now, self._looked_up_at + LOOKUP_S))
 
     def _place_found(self, now: float) -> None:
         super()._place_found(now)
@@ -297,16 +304,15 @@ class Overlay(Talk):
         if search is None:
             return
         answerer = self._introduced(sender, reply.record)
-        named = [
-            (unpack(packed, self._config.dimensions), now - age_s)
-            for packed, age_s in with_ages(reply.records, reply.ages)
-        ]
+        named = list(with_ages(reply.records, reply.ages))
+        records = [(unpack(packed, self._config.dimensions), now - age_s) for packed, age_s in named]
         if not search.answered(sender):
             return
-        if search.is_lookup:
-            self._consider(answerer, reply.record, now)
+        if search.is_lookup and not self._is_odd(sender):
+            for packed, age_s in [(reply.record, 0.0), *named]:
+                self._consider_packed(packed, now, age_s)
         search.know(answerer, now, asked=True)
-        for record, alive_at in named:
+        for record, alive_at in records:
             # What we found dead, or know better, is not taken from others.
             if record.node_id not in self._lost:
                 search.know(record, alive_at, asked=record.node_id == self._own.node_id)
