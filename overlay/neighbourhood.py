@@ -31,7 +31,7 @@ from overlay.naming import (
     with_ages,
 )
 from overlay.packing import packed_id_end, packed_node_id, packed_version, unpack
-from overlay.pointers import Pointers, worth_knowing
+from overlay.pointers import OLDEST_S, Pointers, worth_knowing
 from overlay.probing import Prober
 from overlay.records import NodeRecord
 from overlay.session_wire import MAX_BODY_BYTES
@@ -202,12 +202,12 @@ class Neighbourhood(Speech):
 
     def _consider(self, record: NodeRecord, packed: bytes, now: float, age_s: float = 0.0) -> None:
         """We heard of a node, which was alive ``age_s`` ago: bring up to date what we know of it, or ask it to be our
-        neighbour, or remember it at least."""
+        neighbour, or remember it at least, unless it is as likely dead by now."""
         link = self._links.table.get(record.node_id)
         if link is not None:
             if record.boot_id == link.record.boot_id and record.supersedes(link.record):
                 self._links.update(link, record, packed, self._own.coordinate)
-        elif record.node_id != self._own.node_id and record.node_id not in self._lost:
+        elif age_s <= OLDEST_S and record.node_id != self._own.node_id and record.node_id not in self._lost:
             self._point_to(record, packed, now - age_s)
             if self._ask_to_link(record, packed, now):
                 self._exchange_interval_s = self._config.min_exchange_interval_s
