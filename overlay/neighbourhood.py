@@ -202,7 +202,7 @@ class Neighbourhood(Speech):
 
     def _consider(self, record: NodeRecord, packed: bytes, now: float, age_s: float = 0.0) -> None:
         """We heard of a node, which was alive ``age_s`` ago: bring up to date what we know of it, or ask it to be our
-        neighbour, or remember it at least, unless it is as likely dead by now."""
+        neighbour, or remember it at least, unless that was too long ago."""
         link = self._links.table.get(record.node_id)
         if link is not None:
             if record.boot_id == link.record.boot_id and record.supersedes(link.record):

@@ -33,8 +33,8 @@ NEAREST: Final = 10
 #: covered by the best of the next one, and known to few.
 COVERS: Final = 2.0
 #: A node that nothing was heard of for so long is forgotten, or not even remembered; one of so long ago may be asked
-#: whether it is there. (At rest 1 % of those that live were last heard of 76 s ago or more. While a fifth of 2,000 nodes
-#: was replaced every minute, three in four of those of a minute ago were dead, and had the places of others.)
+#: whether it is there. (At rest 1 % of those that live were last heard of more than 76 s ago. While a fifth of 2,000
+#: nodes was replaced every minute, three in four of those of a minute ago were dead, and had the places of others.)
 OLDEST_S: Final = 60.0
 DOUBTFUL_S: Final = 30.0
 #: An operator's host: what counts is the round trip to it, and twice its one-way load.

@@ -8,6 +8,7 @@ state can do without for now follows outside of these turns.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import trio
@@ -68,9 +69,7 @@ class StateCopies:
         # Not known any more if it fails.
         ahead = self._ahead.pop(host, {})
         known = self._files.pop(host) | ahead
-        now, later = following(files, known)
-        if self._digests.bytes_of(later) < LATER_BYTES:
-            now, later = files, {}
+        now, later = self._can_wait(files, known)
         message = StoreReplica(assignment, snapshot.batch_id, now, spark_version)
         sent_bytes = await parcels.send(host, message, folder, now, known, timeout_s)
         self._files[host], self._batches[host], self._later[host] = now, snapshot.batch_id, (folder, later)
@@ -98,8 +97,14 @@ class StateCopies:
     async def hand_over(
         self, parcels: Parcels, host: str, granted: Assignment, folder: Path, without: frozenset[str], timeout_s: float
     ) -> int:
-        """Send ``host`` all that is in the ``folder`` of the fragment, which has stopped, as far as it lacks it, for it
-        to take over, in one's turn. Returns the bytes sent; SbonError if it does not."""
+        """Send ``host`` all that is in the ``folder`` of the fragment, which has stopped, as far as it lacks and needs
+        it, for it to take over, in one's turn. Returns the bytes sent; SbonError if it does not."""
         files = await trio.to_thread.run_sync(self._digests.of, folder, without)
         known = self._files.pop(host, {}) | self._ahead.pop(host, {})
-        return await parcels.send(host, AcceptFragment(granted, files), folder, files, known, timeout_s)
+        needed, _ = self._can_wait(files, known)  # a large snapshot of the last moment is done without, for good
+        return await parcels.send(host, AcceptFragment(granted, needed), folder, needed, known, timeout_s)
+
+    def _can_wait(self, files: Mapping[str, str], known: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+        """What is to be sent now of ``files`` (path -> digest), and what is so large that nothing waits for it."""
+        now, later = following(files, known)
+        return (dict(files), {}) if self._digests.bytes_of(later) < LATER_BYTES else (now, later)

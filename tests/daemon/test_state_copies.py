@@ -156,6 +156,20 @@ async def test_one_that_takes_over_has_what_came_ahead(owner: Owner, host: Host)
     assert {path.name for path in whole.rglob("*.sst")} == {"2.sst"}
 
 
+async def test_one_that_takes_over_does_without_a_snapshot_of_the_last_moment(owner: Owner, host: Host) -> None:
+    await owner.send(0, *changes(1), *snapshot(1))
+    await owner.follow()
+    for name in changes(2, 3) | snapshot(3):
+        (owner.folder / name).write_text(f"content of {name}")
+    for name in snapshot(1):
+        (owner.folder / name).unlink()
+    await owner.copies.hand_over(owner.parcels, "there", ASSIGNMENT, owner.folder, frozenset(), 1.0)
+    assert host.parcels[-1] == changes(2, 3)
+    whole = host.folder / "whole"
+    state = {path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file()}
+    assert state == changes(1, 2, 3) | snapshot(1), "it goes on from the one before"
+
+
 async def test_a_small_snapshot_does_not_follow(owner: Owner, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_copies, "LATER_BYTES", 1_000_000)
     await owner.send(0, *changes(1))
