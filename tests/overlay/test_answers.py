@@ -16,8 +16,9 @@ from overlay.messages import (
     SearchRequest,
 )
 from overlay.naming import NOT_KNOWN, id_end, with_ages
-from overlay.node import Overlay
+from overlay.node import LOOKUP_S, Overlay
 from overlay.packing import pack, packed_node_id, unpack
+from overlay.pointers import OLDEST_S
 from overlay.records import NodeRecord
 from overlay.wire import decode
 from sbon.coordinate import Coordinate
@@ -112,6 +113,31 @@ def test_who_looks_for_its_own_nearest_becomes_known_to_them() -> None:
         answerer._dispatch(id_of(ASKER), SearchRequest(1, NearestTo(PLACE), record=record), network.now)
         known = {**answerer._pointers.table, **answerer._links.candidates}
         assert (id_of(ASKER) in known) is is_known
+
+
+@pytest.mark.parametrize(
+    ("is_lookup", "age_s", "is_taken_in"), [(True, 5, True), (True, OLDEST_S + 1, False), (False, 5, False)]
+)
+def test_who_looks_for_its_own_nearest_takes_in_whom_they_name(
+    is_lookup: bool, age_s: float, is_taken_in: bool
+) -> None:
+    network = full_mesh(FIVE)
+    asker = network.nodes[ASKER]
+    search_id = asker.search(NearestTo(PLACE), 1, network.now, is_lookup=is_lookup)
+    (asked_id,) = asker._searches[search_id]._waiting
+    answerer = next(node for node in network.nodes.values() if node.record.node_id == asked_id)
+    reply = SearchReply(search_id, pack(answerer.record), (pack(a_pointer(1)),), bytes([int(age_s)]))
+    asker._dispatch(asked_id, reply, network.now)
+    assert (id_of(20) in asker._pointers) is is_taken_in
+
+
+def test_who_moves_while_its_place_settles_looks_again_but_not_at_once() -> None:
+    network = full_mesh(FIVE)
+    node, now = network.nodes[ASKER], network.now
+    for looked_at, looks_at in ((now - 2.0 * LOOKUP_S, now), (now - 1.0, now - 1.0 + LOOKUP_S)):
+        node._lookup_at, node._looked_up_at = now + 30.0, looked_at
+        node._place_changed(now)
+        assert node._lookup_at == looks_at
 
 
 def test_what_is_asked_fits_a_datagram_and_what_cannot_is_refused_at_once() -> None:

@@ -262,6 +262,19 @@ def test_it_ends_when_all_that_are_known_were_asked_or_enough_were() -> None:
     assert finish(search_among()) == 0
 
 
+@pytest.mark.parametrize("is_lookup", [False, True])
+def test_the_way_to_ones_own_nearest_is_not_counted(is_lookup: bool) -> None:
+    search = Search(TARGET, 1, 1.0, max_contacts=3, is_lookup=is_lookup)
+    steps = [host(index, 100.0 / index) for index in range(1, 6)]
+    search.know(steps[0])
+    for step in (*steps[1:], None):
+        for node_id in asked(search):
+            assert search.answered(node_id)
+        for record in [step] if step is not None else [host(index, 20.0 + index) for index in range(10, 40)]:
+            search.know(record)
+    assert finish(search) == (len(steps) + 3 if is_lookup else 3)
+
+
 @pytest.mark.parametrize(("dead", "contacts"), [(1, 9), (3, 13), (30, 7 + MOST_MORE)])
 def test_for_each_that_is_dead_two_others_are_asked(dead: int, contacts: int) -> None:
     search = search_among(*[host(index, float(index)) for index in range(1, 60)], k=10, max_contacts=7)
