@@ -26,7 +26,7 @@ from overlay.identity import NodeId
 from overlay.latency_estimate import LatencyEstimate
 from overlay.messages import Leave, Packed, SearchReply, SearchRequest
 from overlay.naming import ID_END_BYTES, REPLY_FRAME_BYTES, fitting, id_ends, is_newer, with_ages
-from overlay.packing import packed_id_end, unpack
+from overlay.packing import pack, packed_id_end, unpack
 from overlay.records import Address, NodeRecord, Status
 from overlay.search import MAX_CONTACTS, Search
 from overlay.session_wire import MAX_BODY_BYTES
@@ -48,7 +48,7 @@ FIRST_LOOKUP_S: Final = 20.0
 LOOKUP_S: Final = 5.0
 SETTLING_LOOKUP_S: Final = 40.0
 MAX_LOOKUP_S: Final = 640.0
-#: So many hosts are asked then: the way is short, as the neighbours are near by.
+#: So many hosts are asked then, beside those on the way to them, and so many of the nearest are taken in.
 LOOKUP_CONTACTS: Final = 12
 
 
@@ -279,7 +279,7 @@ class Overlay(Talk):
             self._lookup_interval_s = min(MAX_LOOKUP_S, 2.0 * self._lookup_interval_s)
         if len(self._searches) < MAX_SEARCHES:
             place = NearestTo(self._own.coordinate, self._own.node_id)
-            self.search(place, 1, now, LOOKUP_CONTACTS, is_lookup=True)
+            self.search(place, LOOKUP_CONTACTS, now, LOOKUP_CONTACTS, is_lookup=True)
 
     def _place_changed(self, now: float) -> None:
         self._lookup_at = min(self._lookup_at, max(now, self._looked_up_at + LOOKUP_S))
@@ -296,7 +296,10 @@ class Overlay(Talk):
             self._say(record, SearchRequest(search_id, search.objective, *search.known(), introduction), now)
         if search.is_over:
             del self._searches[search_id]
-            if not search.is_lookup:
+            if search.is_lookup:
+                for record, alive_at in search.best():
+                    self._consider(record, pack(record), now, now - alive_at)
+            else:
                 self._events.append(SearchFinished(search_id, search.result(), search.contacts))
 
     def _take_search_reply(self, sender: NodeId, reply: SearchReply, now: float) -> None:
@@ -304,15 +307,16 @@ class Overlay(Talk):
         if search is None:
             return
         answerer = self._introduced(sender, reply.record)
-        named = list(with_ages(reply.records, reply.ages))
-        records = [(unpack(packed, self._config.dimensions), now - age_s) for packed, age_s in named]
+        named = [
+            (unpack(packed, self._config.dimensions), now - age_s)
+            for packed, age_s in with_ages(reply.records, reply.ages)
+        ]
         if not search.answered(sender):
             return
-        if search.is_lookup and not self._is_odd(sender):
-            for packed, age_s in [(reply.record, 0.0), *named]:
-                self._consider_packed(packed, now, age_s)
+        if search.is_lookup:
+            self._consider(answerer, reply.record, now)
         search.know(answerer, now, asked=True)
-        for record, alive_at in records:
+        for record, alive_at in named:
             # What we found dead, or know better, is not taken from others.
             if record.node_id not in self._lost:
                 search.know(record, alive_at, asked=record.node_id == self._own.node_id)

@@ -321,7 +321,11 @@ class Search:
 
     def result(self) -> tuple[NodeRecord, ...]:
         """At most ``k`` hosts by ascending cost; ties go by node id, the same everywhere."""
-        return tuple(self._found[node_id].record for node_id in self._best())
+        return tuple(record for record, _ in self.best())
+
+    def best(self) -> list[tuple[NodeRecord, float]]:
+        """They, and when each surely was alive."""
+        return [(self._found[node_id].record, self._found[node_id].alive_at) for node_id in self._best()]
 
     def _best(self) -> list[NodeId]:
         fit = (
