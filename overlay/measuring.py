@@ -69,7 +69,7 @@ class Measuring(Neighbourhood):
             (
                 node_id
                 for node_id, stranger in self._strangers.items()
-                if now - stranger.since > UNEXPECTED_S and node_id not in candidates
+                if stranger.is_probed and now - stranger.since > UNEXPECTED_S and node_id not in candidates
             ),
         )
         if chosen is not None:
@@ -92,8 +92,13 @@ class Measuring(Neighbourhood):
         sample = far.packed if far is not None and is_named and not self._is_odd(far.record.node_id) else b""
         place = self._estimator.coordinate.to_bytes()
         self._send(sender, Pong(ping.nonce, 0, place, sender in self._links, sample), now)
+        self._note_probed(sender)
         if ping.place:
             self._take_place(sender, self._read(ping.place), now)
+
+    def _note_probed(self, node_id: NodeId) -> None:
+        if node_id in self._strangers:
+            self._strangers[node_id].is_probed = True
 
     def _finish(self, node_id: NodeId, body: Message, extra: object, now: float) -> Message | None:
         """``extra``: whether a ping is a probe, or where the node that is probed is said to be; and when the ping that
@@ -101,6 +106,8 @@ class Measuring(Neighbourhood):
         if isinstance(body, Ping):
             said = extra if isinstance(extra, Coordinate) else None
             is_probe = (extra is True or said is not None) and self._is_peer(node_id)
+            if is_probe:
+                self._note_probed(node_id)
             nonce = self._prober.sent(node_id, now, is_probe=is_probe, said=said)
             place = self._estimator.coordinate.to_bytes() if self._estimator.is_settling else b""
             return Ping(nonce, body.wants_sample, place)

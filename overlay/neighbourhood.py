@@ -60,10 +60,15 @@ UNEXPECTED_S: Final = 2.0
 
 @dataclass(slots=True)
 class Stranger:
-    """Somebody with whom a session is open and who is no neighbour."""
+    """Somebody with whom a session is open and who is no neighbour.
+
+    ``is_probed``: one of us has probed the other. Who only asks or answers questions is mostly from our surroundings,
+    and there are many of those while places settle: they are not probed, or we would know of nothing else.
+    """
 
     boot_id: int
     since: float
+    is_probed: bool = False
 
 
 @dataclass(slots=True)
@@ -404,11 +409,11 @@ class Neighbourhood(Speech):
 
     def _meet(self, node_id: NodeId, boot_id: int) -> None:
         """Remember somebody with whom a session is open; the one not heard of for longest makes room, unless its answer
-        is still waited for."""
+        is still waited for, one that is not probed if there is any."""
         self._strangers[node_id] = Stranger(boot_id, self._now)
         while len(self._strangers) > self._config.max_strangers:
-            strangers = iter(self._strangers)
-            oldest = next((stranger for stranger in strangers if not self._is_awaited(stranger)), node_id)
+            others = [other for other in self._strangers if other != node_id and not self._is_awaited(other)]
+            oldest = next((other for other in others if not self._strangers[other].is_probed), [*others, node_id][0])
             self._send(oldest, Unlink(True), CLOSE)
             self._part_with_stranger(oldest, close=False)
         self._bound_hearsay()

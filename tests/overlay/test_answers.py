@@ -133,6 +133,29 @@ def test_who_looks_for_its_own_nearest_takes_in_whom_they_name(
     assert (id_of(20) in asker._pointers) is is_taken_in
 
 
+def test_who_only_asks_is_not_probed_and_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or those nearby, who ask much while places settle, would be all that a node measures."""
+    network = full_mesh(FIVE)
+    node, now = network.nodes[ANSWERER], network.now
+    strangers = [id_of(index) for index in range(20, 20 + node._config.max_strangers)]
+    for node_id in strangers:
+        node._meet(node_id, boot_id=1)
+        node._note_probed(node_id)
+    node._strangers[strangers[3]].is_probed = False
+    probed: list[str] = []
+    monkeypatch.setattr(node, "_ping", lambda node_id, *, is_probe: probed.append(node_id))
+    node._samples.clear()
+    for _ in range(2 * len(strangers)):  # neighbours have every other turn
+        node._probe(now + 60.0)
+        node._prober.sent(probed[-1], now + 60.0, is_probe=True)
+    assert set(strangers) - set(probed) == {strangers[3]}
+    node._meet(id_of(40), boot_id=1)
+    assert set(strangers) - node._strangers.keys() == {strangers[3]}
+    node._note_probed(id_of(40))
+    node._meet(id_of(41), boot_id=1)
+    assert set(strangers) - node._strangers.keys() == {strangers[3], strangers[0]}, "the one not heard of for longest"
+
+
 def test_who_moves_while_its_place_settles_looks_again_but_not_at_once() -> None:
     network = full_mesh(FIVE)
     node, now = network.nodes[ASKER], network.now

@@ -191,11 +191,12 @@ def test_too_many_joins_at_once_are_refused() -> None:
     assert len(network.happened(0, JoinFailed)) == 20
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3])
+@pytest.mark.parametrize("seed", range(4))
 def test_a_join_survives_loss(seed: int) -> None:
     network = FakeNetwork(FIVE, seed, loss=0.3)
     for index in range(5):
-        network.start(index)
+        # By chance one in a hundred has no answer within the usual five seconds, and is told so.
+        network.start(index, OverlayConfig(join_timeout_s=20.0))
     for index in range(1, 5):
         network.join(index, 0)
     network.run_until(network.is_complete, 40.0)
