@@ -31,6 +31,7 @@ from overlay.messages import (
     Ping,
     Pong,
     SearchReply,
+    SearchRequest,
 )
 from overlay.node import Overlay
 from overlay.packing import pack
@@ -53,6 +54,8 @@ DELAYS_S = (0.05, 0.5)
 #: Liars that a poisoner names at once, and how near to the asker it says that they are.
 POISON_RECORDS = 8
 POISON_MS = 1.0
+#: Messages in which a node says where it is.
+_INTRODUCTIONS = (Beat, Join, JoinReply, LinkRequest, LinkReply, Exchange, SearchReply, SearchRequest)
 
 
 @dataclass
@@ -107,7 +110,7 @@ class Liar(Overlay):
         if place is not None:
             if isinstance(finished, Ping | Pong):
                 finished = msgspec.structs.replace(finished, place=place.to_bytes())
-            elif isinstance(finished, Beat | Join | JoinReply | LinkRequest | LinkReply | Exchange | SearchReply):
+            elif isinstance(finished, _INTRODUCTIONS) and finished.record:
                 own = pack(msgspec.structs.replace(self._own, coordinate=place))
                 finished = msgspec.structs.replace(finished, record=own)
         return self._poisoned(node_id, finished) if self.plot.attack.poisons_views else finished
