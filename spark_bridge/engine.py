@@ -105,6 +105,7 @@ class Fragments:
         self._generations: dict[str, int] = {}
         self._rehearsals = Rehearsals(spark, settings)
         self._restraint = Restraint()
+        self._starting: set[str] = set()
         #: Of fragments that are about to arrive, the newest last.
         self._prepared: dict[str, FragmentInput] = {}
         self._folders: dict[str, Path] = {}
@@ -178,7 +179,7 @@ class Fragments:
                 runner = self._instantiate(command)
                 return EngineReply(call_id, output_schema=runner.output_schema, newest_batch=runner.newest_batch)
             case Rehearse():
-                with self._restraint.rehearsing(alone=not self._runners):
+                with self._restraint.rehearsing(lambda: not (self._runners or self._starting)):
                     is_to_come = self._rehearsals.rehearse(command)
                 if is_to_come and command.spec.ports:
                     prepared = FragmentInput(self._spark, command.spec, command.port_schemas)
@@ -225,13 +226,17 @@ class Fragments:
             folder = str(snapshot.folder)
             self._tell(SnapshotTaken(command.fragment_id, command.generation, snapshot.batch_id, folder))
 
-        self._restraint.lift()
-        self._rehearsals.leave(command.fragment_id)
-        prepared = self._prepared.pop(command.fragment_id, None)
-        runner = FragmentRunner(
-            self._spark, command, self._settings, link_lost, snapshot_taken, self._report_soon, prepared
-        )
-        self._runners[command.fragment_id] = runner
+        self._starting.add(command.fragment_id)
+        try:
+            self._restraint.lift()
+            self._rehearsals.leave(command.fragment_id)
+            prepared = self._prepared.pop(command.fragment_id, None)
+            runner = FragmentRunner(
+                self._spark, command, self._settings, link_lost, snapshot_taken, self._report_soon, prepared
+            )
+            self._runners[command.fragment_id] = runner
+        finally:
+            self._starting.discard(command.fragment_id)
         self._folders[command.fragment_id] = Path(command.folder)
         return runner
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from spark_bridge.process_tree import threads_of_tree
@@ -24,26 +24,26 @@ class Restraint:
         self._all = processors_of(os.getpid())
 
     @contextmanager
-    def rehearsing(self, *, alone: bool) -> Iterator[None]:
-        """Inside the block half of the processors are left to others, unless :meth:`lift` is called. ``alone``: nothing
-        else goes on in this engine; or the block changes nothing."""
-        if not alone:
-            yield
-            return
+    def rehearsing(self, is_alone: Callable[[], bool]) -> Iterator[None]:
+        """Inside the block half of the processors are left to others, unless :meth:`lift` is called. ``is_alone()``:
+        whether nothing else goes on in this engine; or the block changes nothing."""
         with self._lock:
-            self._rehearsals += 1
-            if self._rehearsals == 1:
-                keep_to(half_of(self._all))
+            is_restrained = is_alone()
+            if is_restrained:
+                self._rehearsals += 1
+                if self._rehearsals == 1:
+                    keep_to(half_of(self._all))
         try:
             yield
         finally:
-            with self._lock:
-                if self._rehearsals == 1:
-                    keep_to(self._all)
-                self._rehearsals = max(0, self._rehearsals - 1)
+            if is_restrained:
+                with self._lock:
+                    if self._rehearsals == 1:
+                        keep_to(self._all)
+                    self._rehearsals = max(0, self._rehearsals - 1)
 
     def lift(self) -> None:
-        """From now on there is more than rehearsals."""
+        """From now on there is more than rehearsals, and ``is_alone()`` says so already."""
         with self._lock:
             if self._rehearsals > 0:
                 keep_to(self._all)

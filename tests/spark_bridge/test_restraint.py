@@ -40,9 +40,9 @@ def _seen() -> set[frozenset[int]]:
 @pytest.mark.usefixtures("busy_tree")
 def test_a_rehearsal_leaves_half_of_the_processors_to_others() -> None:
     restraint = Restraint()
-    with restraint.rehearsing(alone=True):
+    with restraint.rehearsing(lambda: True):
         assert _seen() == {_HALF}
-        with restraint.rehearsing(alone=True):
+        with restraint.rehearsing(lambda: True):
             assert _seen() == {_HALF}
         assert _seen() == {_HALF}, "one still rehearses"
     assert _seen() == {_ALL}
@@ -51,16 +51,16 @@ def test_a_rehearsal_leaves_half_of_the_processors_to_others() -> None:
 @pytest.mark.usefixtures("busy_tree")
 def test_a_fragment_that_comes_meanwhile_has_all_of_them() -> None:
     restraint = Restraint()
-    with restraint.rehearsing(alone=True):
+    with restraint.rehearsing(lambda: True):
         restraint.lift()
         assert _seen() == {_ALL}
-        with restraint.rehearsing(alone=False):
+        with restraint.rehearsing(lambda: False):
             assert _seen() == {_ALL}
     assert _seen() == {_ALL}
 
 
 def test_a_failed_rehearsal_gives_them_back() -> None:
-    with pytest.raises(ValueError, match="does not run"), Restraint().rehearsing(alone=True):
+    with pytest.raises(ValueError, match="does not run"), Restraint().rehearsing(lambda: True):
         raise ValueError("does not run")
     assert _seen() == {_ALL}
 
