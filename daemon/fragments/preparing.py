@@ -42,6 +42,8 @@ PAUSE_S = 30.0
 #: A state is rehearsed on again when it is so many times as large; up to so many bytes all are alike.
 GROWN = 4
 SMALL_BYTES = 10_000_000
+#: Of so many fragments it is known on what state they were tried here.
+MOST_TRIED = 256
 
 
 def check_spark(node: str, here: str, fragment_id: str, its: str) -> None:
@@ -112,7 +114,13 @@ class Preparing:
     def has_run(self, fragment_id: str, state_bytes: int) -> None:
         """One has left, which ran on such a state: when it comes back, there is nothing to be tried on that."""
         if self._supervisor.hello is not None:
-            self._tried_on_state[fragment_id] = _Tried(self._supervisor.hello, state_bytes, looked_at=(0, 0))
+            self._note_tried(fragment_id, _Tried(self._supervisor.hello, state_bytes, looked_at=(0, 0)))
+
+    def _note_tried(self, fragment_id: str, tried: _Tried) -> None:
+        """What another engine has tried, or was tried before so many others, is forgotten: fragments come and go."""
+        known = self._tried_on_state.items()
+        others = [(other, one) for other, one in known if one.hello is tried.hello and other != fragment_id]
+        self._tried_on_state = dict([*others[1 - MOST_TRIED :], (fragment_id, tried)])
 
     async def stand_by(self) -> None:
         """Rehearse what replicas are here of, until cancelled."""
@@ -177,8 +185,7 @@ class Preparing:
             self._tried_on_state[fragment_id] = replace(tried, looked_at=replica.age)
             return None
         # Taken down before it is copied: who asks meanwhile is not to do the same.
-        others = {known: one for known, one in self._tried_on_state.items() if one.hello is hello}
-        self._tried_on_state = {**others, fragment_id: _Tried(hello, state_bytes, replica.age)}
+        self._note_tried(fragment_id, _Tried(hello, state_bytes, replica.age))
         copy = self._scratch / f"{fragment_id}.state{next(self._copies)}.rehearsal"
         try:
             await trio.to_thread.run_sync(self._replicas.copy_to, fragment_id, copy)

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from daemon.events import Events
-from daemon.fragments.preparing import OWNER_SETTLES_S, Preparing
+from daemon.fragments.preparing import MOST_TRIED, OWNER_SETTLES_S, Preparing
 from daemon.fragments.replica_store import Digests, ReplicaStore
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.query_messages import Assignment, PrepareEngine
@@ -82,6 +82,13 @@ async def test_one_that_comes_back_is_not_rehearsed_on_the_state_that_it_ran_on_
     engine.hello = msgspec.structs.replace(engine.hello, pid=2)
     await preparing._prepare(_COMING, "source")
     assert engine.states == [None, "of the query"], "another engine has not run it"
+
+
+async def test_fragments_that_came_and_went_are_forgotten(tmp_path: Path) -> None:
+    preparing, _, _ = _preparing(tmp_path)
+    for index in range(MOST_TRIED + 5):
+        preparing.has_run(f"q{index}-join1", state_bytes=1)
+    assert list(preparing._tried_on_state) == [f"q{index}-join1" for index in range(5, MOST_TRIED + 5)]
 
 
 async def test_two_who_ask_at_once_do_not_copy_it_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
