@@ -13,6 +13,7 @@ from spark_bridge.flight_links import Puller, Target
 from spark_bridge.port_inbox import PortInbox, Segment
 from spark_bridge.relay import Relay
 
+#: Later than what Spark begins with, and before what anybody's rows are of.
 _LONG_AGO_MS = 1_000_000
 
 
@@ -25,6 +26,7 @@ class FragmentPorts:
         """``wanted``: nothing is pulled before it is set; ``arrived`` is called when a segment has come,
         as by :class:`Puller`."""
         self._fragment_id = spec.fragment_id
+        self._steps = spec.watermark_steps
         self._wanted = wanted
         self._arrived = arrived
         self._ports = {port.name: port for port in spec.ports}
@@ -75,11 +77,12 @@ class FragmentPorts:
         return next((relay for puller in pullers if (relay := puller.relay) is not None), None)
 
     def feed_nothing(self) -> None:
-        """Have all ports say something, but nothing that gives rows."""
+        """Have all ports say something, which gives no rows, but a watermark that makes a difference."""
+        watermark_ms = _LONG_AGO_MS if self._steps is None else self._steps.next_ms(_LONG_AGO_MS)
         for port in self._ports.values():
             for producer in port.producers:
                 inbox = self._inboxes[port.name]
-                inbox.append(Segment(producer, 0, inbox.next_batch(producer), 0, _LONG_AGO_MS, b""))
+                inbox.append(Segment(producer, 0, inbox.next_batch(producer), 0, watermark_ms, b""))
         self._arrived(0, False)
 
     def watermark_ms(self, ends: Mapping[str, int]) -> int | None:

@@ -159,7 +159,7 @@ class FragmentRunner:
         return self._log.set_readers(consumers)
 
     def feed_nothing(self) -> None:
-        """Have all ports say something, but nothing that gives rows."""
+        """Have all ports say something, which gives no rows, but a watermark that makes a difference."""
         self._ports.feed_nothing()
 
     def bound(self, bounds: Bounds) -> None:

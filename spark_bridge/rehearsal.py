@@ -163,5 +163,7 @@ def _run(
                 raise SbonError(runner.status().error or f"{start.fragment_id} does not run here")
             if has_come.wait(_POLL_S):
                 return
+        if runner.newest_batch < until_batch:
+            _log.warning("%s gets no further than batch %d", start.fragment_id, runner.newest_batch)
     finally:
         runner.stop()

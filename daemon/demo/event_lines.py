@@ -37,6 +37,7 @@ _LINES: dict[str, Callable[[_Fields], str]] = {
     "fragment-failed": lambda fields: f"{_short(fields['fragment'])} failed: {fields['error']}",
     "placement-evaluated": _evaluated,
     "move-announce": lambda fields: f"{_short(fields['fragment'])} shall move to {fields['target']}",
+    "move-prepare": lambda fields: f"{fields['target']} is ready for {_short(fields['fragment'])}",
     "move-stop": lambda fields: f"{_short(fields['fragment'])} has stopped",
     "move-ship": lambda fields: f"the state of {_short(fields['fragment'])} is at {fields['target']}",
     "move-failed": lambda fields: f"{_short(fields['fragment'])} does not move: {fields['error']}",

@@ -1,8 +1,11 @@
-"""When a rehearsal is over, and what is left of those that were for nothing. That it runs: test_engine.py."""
+"""When a rehearsal is over, and what is left of those that were for nothing. That a join's runs: test_engine.py."""
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -11,12 +14,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sbon.engine_messages import Instantiate, Rehearse
-from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
-from spark_bridge import engine, rehearsal
+from sbon.fragment import FragmentKind, FragmentSpec, PortSpec, WatermarkSteps
+from spark_bridge import engine, local_files, rehearsal
 from spark_bridge.engine import Fragments
 from spark_bridge.fragment_runner import RunnerSettings
 from spark_bridge.rehearsal import Rehearsals, is_over
-from spark_bridge.session import CHANGELOGS
+from spark_bridge.session import CHANGELOGS, start_session
+
+DAY_MS = 24 * 3600 * 1000
 
 
 @pytest.mark.parametrize(
@@ -110,3 +115,38 @@ def test_only_the_newest_that_are_expected_are_kept_ready(monkeypatch: pytest.Mo
         assert reply.error is None
     assert len(ready) == 13
     assert list(fragments._prepared) == [f"q-join{number}" for number in (4, 5, 7, 8, 9, 10, 11, 6)]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = start_session("rehearsal", tmp_path_factory.mktemp("scratch"), settings=local_files.SETTINGS)
+    local_files.use_plain_files(session)
+    yield session
+    session.stop()
+
+
+@pytest.mark.spark
+def test_windows_of_any_length_close_in_a_rehearsal(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """It waits for the batch that closes them; who moves an aggregate waits for it."""
+    monkeypatch.setattr(rehearsal, "is_over", lambda taken_s, _: len(taken_s) == 1)
+    spec = FragmentSpec(
+        "q-aggregate1",
+        "q",
+        FragmentKind.AGGREGATE,
+        "SELECT window.start AS start, count(*) AS n FROM in0 GROUP BY window(ts, '365 days')",
+        (PortSpec("in0", ("q-a",)),),
+        event_time="start",
+        watermark_lag_ms=365 * DAY_MS,
+        watermark_steps=WatermarkSteps(365 * DAY_MS),
+        stateful=True,
+    )
+    schema = spark.sql("SELECT CAST(NULL AS TIMESTAMP) ts").schema
+    described = json.dumps({"schema": schema.jsonValue(), "event_time": "ts"})
+    with caplog.at_level(logging.INFO):
+        rehearsals = Rehearsals(spark, RunnerSettings())
+        assert rehearsals.rehearse(Rehearse("q-aggregate1", 1, "n", spec, str(tmp_path / "it"), (described,)))
+    told = [record.message for record in caplog.records if record.name == rehearsal.__name__]
+    assert len(told) == 1
+    assert told[0].startswith("rehearsed q-aggregate1: ")
