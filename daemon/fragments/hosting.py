@@ -19,6 +19,7 @@ from daemon.fragments.preparing import Preparing
 from daemon.fragments.replica_store import ReplicaStore
 from daemon.fragments.reserving import HostBook
 from daemon.fragments.settling import Settling
+from daemon.peering.folder_transfer import ReceivedFolder
 from daemon.peering.keeper_messages import Adopted, AdoptFragment
 from daemon.peering.move_messages import AcceptFragment, AwaitRunning
 from daemon.peering.peers import Peers
@@ -77,7 +78,7 @@ class Hosting(Settling):
         assert fragment.flight_address is not None
         return Hosted(fragment.flight_address, fragment.output_schema or "")
 
-    async def _accept(self, message: AcceptFragment, _sender: str, received: Path) -> Done:
+    async def _accept(self, message: AcceptFragment, _sender: str, received: ReceivedFolder) -> Done:
         """The end of a move: durable here first, then the claim that commits it; starting it comes after the answer."""
         assignment = message.assignment
         self._preparing.has_come()

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from daemon.durable import sync, sync_all, write_durably
-from daemon.peering.folder_transfer import CHUNK_BYTES, new_digest
+from daemon.peering.folder_transfer import CHUNK_BYTES, ReceivedFolder, new_digest
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.move_messages import AcceptFragment
 from sbon.errors import SbonError, StaleGenerationError
@@ -87,7 +87,7 @@ class ReplicaStore:
     def find(self, fragment_id: str) -> Replica | None:
         return self._replicas.get(fragment_id)
 
-    def store(self, record: StoreReplica, received: Path) -> None:
+    def store(self, record: StoreReplica, received: ReceivedFolder) -> None:
         """Make the state of ``record`` the replica; ``received`` has the files of it that were not here.
 
         Raises StaleGenerationError if a later owner's is here, SbonError if files are missing. An older state of the
@@ -112,20 +112,20 @@ class ReplicaStore:
             del self._ahead[fragment_id]
         self._drop_unneeded(fragment_id)
 
-    def store_ahead(self, fragment_id: str, files: dict[str, str], received: Path) -> None:
+    def store_ahead(self, fragment_id: str, files: dict[str, str], received: ReceivedFolder) -> None:
         """Keep these ``files`` until the state that has them comes: those received, and those that are here. Raises
         SbonError if some are missing, or not what was announced."""
         self._take_in(fragment_id, files, received)
         self._ahead[fragment_id] = files
         self._drop_unneeded(fragment_id)
 
-    def _take_in(self, fragment_id: str, files: Mapping[str, str], received: Path) -> Path:
+    def _take_in(self, fragment_id: str, files: Mapping[str, str], received: ReceivedFolder) -> Path:
         """Put those of ``files`` that were received to those that are here, durably. Returns where."""
         contents = self._root / fragment_id / _CONTENTS
         new = _received(fragment_id, files, received, self._here(fragment_id))
         contents.mkdir(parents=True, exist_ok=True)
-        for name in new:
-            (received / name).replace(contents / files[name])
+        for digest, path in new.items():
+            path.replace(contents / digest)
         if new:
             sync(contents)
         return contents
@@ -142,13 +142,12 @@ class ReplicaStore:
             if path.name not in here:
                 path.unlink()
 
-    def complete(self, message: AcceptFragment, received: Path) -> Path:
+    def complete(self, message: AcceptFragment, received: ReceivedFolder) -> Path:
         """A folder with all files of the fragment that is handed over: those received, and those kept of it here."""
-        fragment_id, whole = message.assignment.fragment_id, received.with_name("whole")
+        fragment_id, whole = message.assignment.fragment_id, received.path.with_name("whole")
         new = _received(fragment_id, message.files, received, self._here(fragment_id))
         contents = self._root / fragment_id / _CONTENTS
-        files = message.files.items()
-        _build(whole, {name: received / name if name in new else contents / digest for name, digest in files})
+        _build(whole, {name: new.get(digest, contents / digest) for name, digest in message.files.items()})
         return whole
 
     def copy_to(self, fragment_id: str, folder: Path) -> None:
@@ -184,21 +183,24 @@ class ReplicaStore:
         shutil.rmtree(self._root / fragment_id, ignore_errors=True)
 
 
-def _received(fragment_id: str, files: Mapping[str, str], received: Path, here: Container[str]) -> set[str]:
-    """Which of ``files`` (path -> digest) were received; the others are among those ``here``.
+def _received(
+    fragment_id: str, files: Mapping[str, str], received: ReceivedFolder, here: Container[str]
+) -> dict[str, Path]:
+    """Which contents of ``files`` (path -> digest) were received (digest -> where); all others are ``here``.
 
-    Raises SbonError for a path that leads elsewhere, or if a file is in none of them, or is not what was announced.
+    Raises SbonError for a path that leads elsewhere, or if a content is in none of them, or is not what was announced.
     """
-    found = set()
+    found = {}
     for name, digest in files.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise SbonError(f"a folder with the path {name!r} in it")
-        if (received / path).is_file():
-            if _digest(received / path) != digest:
+        if name in received.digests:
+            if received.digests[name] != digest:
                 raise SbonError(f"{name} of {fragment_id} is not what was announced: it is damaged at its host")
-            found.add(name)
-        elif digest not in here:
+            found[digest] = received.path / name
+    for name, digest in files.items():
+        if digest not in found and digest not in here:
             raise SbonError(f"{name} of {fragment_id} is missing: send it, too")
     return found
 
@@ -227,29 +229,32 @@ def _take(source: Path, target: Path) -> bool:
 
 
 class Digests:
-    """Digests of files, computed once for each content: a replaced file has another inode or time."""
+    """Digests of files, computed once for each content: a replaced file has another inode or time, and one that has a
+    second name, as a link, is the same."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, int, int], str]] = {}
+        self._known: dict[tuple[int, int, int], str] = {}
+        self._sizes: dict[str, int] = {}
 
     def bytes_of(self, names: Iterable[str]) -> int:
         """Of files that were there when they were last looked at."""
-        return sum(self._known[name][0][2] for name in names)
+        return sum(self._sizes[name] for name in names)
 
     def of(self, folder: Path, without: Container[str] = ()) -> dict[str, str]:
         """Path within ``folder`` -> digest, of all files in it but those. FileNotFoundError if it is deleted meanwhile
         (:func:`daemon.durable.remove_at_once`): what was seen of it may be a part."""
-        found: dict[str, tuple[tuple[int, int, int], str]] = {}
+        found, known, sizes = dict[str, str](), dict[tuple[int, int, int], str](), dict[str, int]()
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()
             if path.is_file() and name not in without:
                 status = path.stat()
                 version = (status.st_ino, status.st_mtime_ns, status.st_size)
-                known = self._known.get(name)
-                found[name] = known if known is not None and known[0] == version else (version, _digest(path))
+                digest = self._known.get(version) or known.get(version) or _digest(path)
+                found[name] = known[version] = digest
+                sizes[name] = status.st_size
         folder.stat()
-        self._known = found
-        return {name: digest for name, (_, digest) in found.items()}
+        self._known, self._sizes = known, sizes
+        return found
 
 
 def _digest(path: Path) -> str:

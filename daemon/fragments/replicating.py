@@ -20,6 +20,7 @@ from daemon.fragments.hosting import Hosting
 from daemon.fragments.preparing import check_spark
 from daemon.fragments.replica_store import ReplicaStore
 from daemon.fragments.state_copies import StateCopies
+from daemon.peering.folder_transfer import ReceivedFolder
 from daemon.peering.keeper_messages import (
     ChangeReplicas,
     CheckReplica,
@@ -274,7 +275,7 @@ class Replicating:
                 await trio.to_thread.run_sync(self._store.drop, fragment_id)
         return ReplicaChecked(self._store.find(fragment_id) is not None)
 
-    async def _keep(self, message: StoreReplica, _sender: str, received: Path) -> Done:
+    async def _keep(self, message: StoreReplica, _sender: str, received: ReceivedFolder) -> Done:
         assignment = message.assignment
         node = self._peers.overlay.record.name
         check_spark(node, self._supervisor.spark_version, assignment.fragment_id, message.spark_version)
@@ -283,7 +284,7 @@ class Replicating:
             await trio.to_thread.run_sync(self._store.store, message, received)
         return Done()
 
-    async def _keep_ahead(self, message: StoreAhead, _sender: str, received: Path) -> Done:
+    async def _keep_ahead(self, message: StoreAhead, _sender: str, received: ReceivedFolder) -> Done:
         fragment_id = message.assignment.fragment_id
         self._check_generation(message.assignment)
         async with self._storing.setdefault(fragment_id, trio.Lock()):

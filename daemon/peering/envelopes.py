@@ -16,7 +16,7 @@ from sbon.errors import (
     UnavailableError,
 )
 
-REQUEST_VERSION: Final = 1
+REQUEST_VERSION: Final = 2
 MAX_ERROR_LENGTH: Final = 2000
 #: What decoding raises for bytes that are not what they should be.
 DECODING_ERRORS: Final = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
@@ -53,10 +53,9 @@ class ReplyEnvelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FolderHeader(msgspec.Struct, frozen=True):
-    """A tar archive of ``total_bytes`` follows; ``digest`` is its BLAKE2b-256 in hexadecimal."""
+    """The contents of these files follow: path within the folder -> bytes, in this order."""
 
-    total_bytes: int
-    digest: str
+    sizes: dict[str, int]
 
 
 _requests = msgspec.msgpack.Decoder(RequestEnvelope)

@@ -1,44 +1,60 @@
-"""Folders as tar files: packed and unpacked so that nothing a peer sends can reach outside of its folder.
+"""Folders on their way: the content of one file after the other, as announced, and nothing else.
 
+It is read once and written once, straight to where it is to lie; nothing a peer sends can reach outside of its folder.
 These functions block; the daemon calls them in threads.
 """
 
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tarfile
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from daemon.durable import sync_all
-from sbon.errors import RemoteProtocolError, SbonError
+from sbon.errors import RemoteProtocolError, SbonError, UnavailableError
 
 CHUNK_BYTES = 1024 * 1024
-MAX_MEMBERS = 200_000
+MAX_FOLDER_BYTES = 64 * 1024**3
+#: Files of that size are made durable one by one: the sender does not wait for all of them after the last byte.
+_LARGE_BYTES = 8 * 1024 * 1024
 
 
-def pack(folder: Path, archive: IO[bytes]) -> tuple[int, str]:
-    """Write ``folder``'s content to ``archive`` and go back to its start; returns its bytes and digest.
+@dataclass(frozen=True, slots=True)
+class ReceivedFolder:
+    """Complete and durable at ``path``. ``digests``: path within -> digest of what has come."""
 
-    Raises SbonError if there is anything but files and folders in it: a link would not mean the same elsewhere.
+    path: Path
+    digests: Mapping[str, str]
+
+
+def sizes_of(folder: Path) -> dict[str, int]:
+    """Path within ``folder`` -> bytes, of all files in it; folders without any are left out.
+
+    Raises SbonError if there is anything but files and folders in it: a link would not mean the same elsewhere;
+    UnavailableError if it cannot be read.
     """
-    # Two names of one file (state stores have such) are packed as two files: hence "dereference".
-    with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT, dereference=True) as tar:
+    found = {}
+    with _reading(folder):
         for path in _walk(folder):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise SbonError(
                     f"{path} is neither a file nor a folder, and cannot be moved to another host: remove it"
                 )
-            tar.add(path, arcname=path.relative_to(folder).as_posix(), recursive=False)
-    total_bytes = archive.tell()
-    archive.seek(0)
-    digest = new_digest()
-    while chunk := archive.read(CHUNK_BYTES):
-        digest.update(chunk)
-    archive.seek(0)
-    return total_bytes, digest.hexdigest()
+            if path.is_file():
+                found[path.relative_to(folder).as_posix()] = path.stat().st_size
+    return found
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UnavailableError(f"cannot read all of {folder}: {error.strerror}: see this host's disk") from error
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -48,43 +64,107 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield from _walk(path)
 
 
-def unpack(archive: IO[bytes], folder: Path) -> None:
-    """Unpack into the new ``folder`` and sync every file of it to disk.
+def chunks_of(folder: Path, sizes: Mapping[str, int]) -> Iterator[bytes]:
+    """The contents of the files of ``folder``, one after the other, in pieces of CHUNK_BYTES, the last one less.
 
-    Raises RemoteProtocolError for an archive that is broken, or that holds links, devices, absolute paths or "..".
+    Raises SbonError if one of them has not the size (path -> bytes) that it had; UnavailableError if it cannot be read.
     """
-    folder.mkdir()
-    try:
-        with tarfile.open(fileobj=archive, mode="r:") as tar:
-            for count, member in enumerate(tar):
-                if count >= MAX_MEMBERS:
-                    raise RemoteProtocolError(f"a folder of more than {MAX_MEMBERS} files")
-                _unpack_member(tar, member, folder / _safe_name(member.name))
-    except (tarfile.TarError, UnicodeError, ValueError, FileExistsError, NotADirectoryError) as error:
-        raise RemoteProtocolError(f"not a folder's archive: {error}") from error
-    sync_all([folder.parent, folder, *_walk(folder)])
+    piece = bytearray()
+    for name, size_bytes in sizes.items():
+        with _reading(folder), (folder / name).open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES - len(piece)):
+                piece += chunk
+                if len(piece) == CHUNK_BYTES:
+                    yield bytes(piece)
+                    piece.clear()
+            if file.tell() != size_bytes:
+                raise SbonError(f"{folder / name} has changed while it was sent: try again")
+    if piece:
+        yield bytes(piece)
 
 
-def _safe_name(name: str) -> PurePosixPath:
+class Unpacking:
+    """Puts what comes of a folder into the new ``folder``."""
+
+    def __init__(self, folder: Path, sizes: Mapping[str, int]) -> None:
+        """``sizes`` (path -> bytes) as the sender has announced them. Raises RemoteProtocolError for a path that leads
+        elsewhere, or for a size that no folder has."""
+        for name, size_bytes in sizes.items():
+            _check_name(name)
+            if size_bytes < 0:
+                raise RemoteProtocolError(f"a folder with a file of {size_bytes} bytes")
+        self.total_bytes = sum(sizes.values())
+        if self.total_bytes > MAX_FOLDER_BYTES:
+            raise RemoteProtocolError(f"a folder of {self.total_bytes} bytes")
+        self.lacking_bytes = self.total_bytes
+        self._folder = folder
+        self._announced = iter(sizes.items())
+        self._digests: dict[str, str] = {}
+        self._file: IO[bytes] | None = None
+        self._name = ""
+        self._digest = new_digest()
+        self._file_lacks = 0
+
+    def begin(self) -> None:
+        """Raises RemoteProtocolError if a file is announced as a folder, too."""
+        self._folder.mkdir()
+        self._next_file()
+
+    def take(self, data: bytes) -> None:
+        """Some of it has come. Raises RemoteProtocolError if that is more than was announced."""
+        if len(data) > self.lacking_bytes:
+            raise RemoteProtocolError("a folder that is longer than announced")
+        self.lacking_bytes -= len(data)
+        rest = memoryview(data)
+        while rest:
+            assert self._file is not None
+            part, rest = rest[: self._file_lacks], rest[self._file_lacks :]
+            self._file.write(part)
+            self._digest.update(part)
+            self._file_lacks -= len(part)
+            if not self._file_lacks:
+                self._next_file()
+
+    def _next_file(self) -> None:
+        """The one before is complete. Empty ones are, too, at once."""
+        self.close()
+        while not self._file_lacks and (announced := next(self._announced, None)) is not None:
+            self._name, self._file_lacks = announced
+            path = self._folder / self._name
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = path.open("xb")
+            except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+                raise RemoteProtocolError(f"a folder with {self._name!r} as a file and as a folder") from error
+            if not self._file_lacks:
+                self.close()
+
+    def close(self) -> None:
+        """The file that is being written."""
+        if self._file is not None:
+            if self._file.tell() >= _LARGE_BYTES:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+            self._digests[self._name] = self._digest.hexdigest()
+            self._digest = new_digest()
+
+    def finish(self) -> ReceivedFolder:
+        """All of it has come: make it durable."""
+        assert not self.lacking_bytes
+        sync_all([self._folder.parent, self._folder, *_walk(self._folder)])
+        return ReceivedFolder(self._folder, self._digests)
+
+
+def _check_name(name: str) -> None:
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-        raise RemoteProtocolError(f"a folder's archive with the path {name!r} in it")
-    return path
-
-
-def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    if member.isdir():
-        target.mkdir(parents=True, exist_ok=True)
-        return
-    if not member.isreg() or member.issparse():
-        raise RemoteProtocolError(f"a folder's archive in which {member.name!r} is not a plain file")
-    source = tar.extractfile(member)
-    assert source is not None
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("xb") as file:
-        shutil.copyfileobj(source, file, CHUNK_BYTES)
+    if path.is_absolute() or ".." in path.parts or path.as_posix() != name or not path.parts or "\0" in name:
+        raise RemoteProtocolError(f"a folder with the path {name!r} in it")
+    if any(len(os.fsencode(part)) > 255 for part in path.parts):
+        raise RemoteProtocolError("a folder with a name that is too long in it")
 
 
 def new_digest(data: bytes = b"") -> hashlib.blake2b:
-    """The digest that travels with an archive."""
+    """By which the contents of files are known."""
     return hashlib.blake2b(data, digest_size=32)

@@ -33,11 +33,13 @@ class Parcels:
         known: Mapping[str, str],
         timeout_s: float,
     ) -> int:
-        """Send ``message`` with those of ``files`` in ``folder`` (path -> digest) that are not ``known`` at ``host``.
+        """Send ``message`` with those of ``files`` in ``folder`` (path -> digest) whose content is not ``known`` at
+        ``host``, each content once: a state store has some under two names.
 
         Returns their bytes. Raises SbonError as :meth:`daemon.peering.peers.Peers.send_folder` does.
         """
-        lacking = [name for name, digest in files.items() if known.get(name) != digest]
+        there = set(known.values())
+        lacking = list({digest: name for name, digest in files.items() if digest not in there}.values())
         with tempfile.TemporaryDirectory(dir=self._scratch) as parcel:
             size_bytes = await trio.to_thread.run_sync(_link, folder, lacking, Path(parcel))
             await self._peers.send_folder(host, message, Path(parcel), Done, timeout_s)

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import trio
 
+from daemon.peering.folder_transfer import ReceivedFolder
 from daemon.peering.query_messages import Latencies, MeasureLatency
 from overlay.events import SearchFinished
 from overlay.identity import NodeId
@@ -69,7 +70,7 @@ class Requests(Protocol):
 
     def handle(self, message_type: type[M], handler: Callable[[M, NodeId], Awaitable[msgspec.Struct]]) -> None: ...
     def handle_folder(
-        self, message_type: type[M], handler: Callable[[M, NodeId, Path], Awaitable[msgspec.Struct]]
+        self, message_type: type[M], handler: Callable[[M, NodeId, ReceivedFolder], Awaitable[msgspec.Struct]]
     ) -> None: ...
     async def request(
         self, node: NodeRecord | Address, message: msgspec.Struct, reply_type: type[R], timeout_s: float = ...
@@ -138,7 +139,7 @@ class Peers:
         self._requests.handle(message_type, handler)
 
     def handle_folder(
-        self, message_type: type[M], handler: Callable[[M, NodeId, Path], Awaitable[msgspec.Struct]]
+        self, message_type: type[M], handler: Callable[[M, NodeId, ReceivedFolder], Awaitable[msgspec.Struct]]
     ) -> None:
         """As :meth:`handle`, for messages that travel with a folder. They are never sent to oneself."""
         self._requests.handle_folder(message_type, handler)
@@ -187,10 +188,7 @@ class Peers:
         self, node_id: NodeId, message: msgspec.Struct, folder: Path, reply_type: type[R], timeout_s: float
     ) -> R:
         """As :meth:`ask`, with all that is in ``folder``."""
-        try:
-            return await self._requests.send_folder(self.record(node_id), message, folder, reply_type, timeout_s)
-        except OSError as error:
-            raise UnavailableError(f"cannot read all of {folder}: {error.strerror}: see this host's disk") from error
+        return await self._requests.send_folder(self.record(node_id), message, folder, reply_type, timeout_s)
 
     async def gather(
         self,

@@ -3,9 +3,9 @@
 A connection carries one request after another, inside TLS with both sides known (:mod:`daemon.peering.peer_tls`), and
 is kept for a while (:mod:`daemon.peering.connections`). The first frame of a request is a RequestEnvelope:
 version, sender (the one that TLS has proved), boot id, room to grow. A folder follows as raw frames of at most 1 MiB;
-its size and digest are in the extension ``folder``. The answer is a :class:`ReplyEnvelope`. A peer cannot hold the
-server: connections, frames, and every wait are bounded. Who is not a member is told so, whatever it asks, except for
-what is registered with :meth:`PeerRequests.handle_strangers`.
+its files with their sizes are in the extension ``folder``. The answer is a :class:`ReplyEnvelope`. A peer cannot hold
+the server: connections, frames, and every wait are bounded. Who is not a member is told so, whatever it asks, except
+for what is registered with :meth:`PeerRequests.handle_strangers`.
 
 An :class:`sbon.errors.SbonError` that a handler raises comes back to the caller as the same class with the same line.
 """
@@ -17,9 +17,9 @@ import shutil
 import ssl
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -38,7 +38,7 @@ from daemon.peering.envelopes import (
     error_kind,
     read_reply,
 )
-from daemon.peering.folder_transfer import CHUNK_BYTES, new_digest, pack, unpack
+from daemon.peering.folder_transfer import ReceivedFolder, Unpacking, chunks_of, sizes_of
 from daemon.peering.frame_stream import FrameStream
 from daemon.peering.peer_tls import Caller, PeerTls
 from daemon.peering.room import check_room
@@ -64,13 +64,14 @@ IDLE_TIMEOUT_S = 60.0
 HANDLING_TIMEOUT_S = 600.0
 #: After a refusal, bytes still on their way are read away for so long, so that the refusal is not lost with them.
 LINGER_S = 3.0
-MAX_FOLDER_BYTES = 64 * 1024**3
 
 M = TypeVar("M", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 Handler = Callable[[Any, NodeId], Awaitable[msgspec.Struct]]
 StrangerHandler = Callable[[Any, Caller], Awaitable[msgspec.Struct]]
-FolderHandler = Callable[[Any, NodeId, Path], Awaitable[msgspec.Struct]]
+FolderHandler = Callable[[Any, NodeId, ReceivedFolder], Awaitable[msgspec.Struct]]
+#: The contents of a folder, in pieces; read anew for each connection that is tried.
+Contents = Callable[[], Iterator[bytes]]
 
 
 class _NotTakenError(Exception):
@@ -120,9 +121,9 @@ class PeerRequests:
         self._stranger_handlers[message_type.__name__] = msgspec.msgpack.Decoder(message_type), handler
 
     def handle_folder(
-        self, message_type: type[M], handler: Callable[[M, NodeId, Path], Awaitable[msgspec.Struct]]
+        self, message_type: type[M], handler: Callable[[M, NodeId, ReceivedFolder], Awaitable[msgspec.Struct]]
     ) -> None:
-        """``await handler(message, sender_id, folder)``: ``folder`` is complete, checked and durable.
+        """``await handler(message, sender_id, folder)``: ``folder`` is complete and durable.
 
         The handler renames it to where it belongs before it returns; what is left there is deleted then.
         """
@@ -179,11 +180,13 @@ class PeerRequests:
 
         ``timeout_s`` is for each MiB on its way, and for the reply after the last. Errors as in :meth:`request`.
         """
-        with tempfile.TemporaryFile(dir=self._scratch) as archive:
-            total_bytes, digest = await trio.to_thread.run_sync(pack, folder, archive)
-            header = msgspec.Raw(msgspec.msgpack.encode(FolderHeader(total_bytes, digest)))
-            extensions = {"folder": header}
-            return await self._exchange(node, lambda peer_id: message, reply_type, timeout_s, archive, extensions)
+        sizes = await trio.to_thread.run_sync(sizes_of, folder)
+        extensions = {"folder": msgspec.Raw(msgspec.msgpack.encode(FolderHeader(sizes)))}
+
+        def contents() -> Iterator[bytes]:
+            return chunks_of(folder, sizes)
+
+        return await self._exchange(node, lambda peer_id: message, reply_type, timeout_s, contents, extensions)
 
     async def _exchange(
         self,
@@ -191,7 +194,7 @@ class PeerRequests:
         make_message: Callable[[NodeId], msgspec.Struct],
         reply_type: type[R],
         timeout_s: float,
-        archive: IO[bytes] | None = None,
+        contents: Contents | None = None,
         extensions: dict[str, msgspec.Raw] = {},  # noqa: B006 (never changed)
         cluster_id: bytes | None = None,
     ) -> R:
@@ -206,7 +209,7 @@ class PeerRequests:
 
                 async def ask(connection: Connection) -> ReplyEnvelope | None:
                     envelope = self._envelope(target, make_message(connection.peer_id), extensions)
-                    return await self._ask_over(connection, envelope, archive, scope, timeout_s)
+                    return await self._ask_over(connection, envelope, contents, scope, timeout_s)
 
                 reply = await self._reply(address, target, cluster_id, ask)
         except trio.TooSlowError:
@@ -240,7 +243,7 @@ class PeerRequests:
         return await ask(await self._kept.open(address, target, MAX_REQUEST_BYTES, cluster_id))
 
     async def _ask_over(
-        self, connection: Connection, envelope: bytes, archive: IO[bytes] | None, scope: trio.CancelScope, wait_s: float
+        self, connection: Connection, envelope: bytes, contents: Contents | None, scope: trio.CancelScope, wait_s: float
     ) -> ReplyEnvelope | None:
         was_kept, connection.is_kept = connection.is_kept, False
         try:
@@ -252,9 +255,8 @@ class PeerRequests:
                 if was_kept:
                     raise _NotTakenError from None
                 raise
-            if archive is not None:
-                archive.seek(0)
-                await _send_archive(connection.frames, archive, scope, wait_s)
+            if contents is not None:
+                await _send_contents(connection.frames, contents(), scope, wait_s)
             answer = await connection.frames.receive()
             if answer == NOT_TAKEN and was_kept:
                 raise _NotTakenError
@@ -262,7 +264,7 @@ class PeerRequests:
                 return None
             reply = decode_reply(answer)
             # What is left of a folder that was refused may still be on its way.
-            if archive is None or not reply.error_kind:
+            if contents is None or not reply.error_kind:
                 self._kept.keep(connection)
             return reply
         finally:
@@ -400,9 +402,8 @@ class PeerRequests:
             decoder, folder_handler = self._folder_handlers[envelope.kind]
             message = decode_body(decoder, envelope)
             with tempfile.TemporaryDirectory(dir=self._scratch, ignore_cleanup_errors=True) as holder:
-                folder = Path(holder) / "folder"
                 try:
-                    await self._receive_folder(envelope, frames, folder)
+                    folder = await self._receive_folder(envelope, frames, Path(holder) / "folder")
                 except OSError as error:
                     raise UnavailableError(
                         f"the node cannot store the folder: {error.strerror}: see its disk"
@@ -410,29 +411,24 @@ class PeerRequests:
                 return await _run(envelope.kind, folder_handler(message, envelope.sender, folder))
         raise SbonError(f"the node does not know {envelope.kind[:64]!r}: install the same version of sbon on all nodes")
 
-    async def _receive_folder(self, envelope: RequestEnvelope, frames: FrameStream, folder: Path) -> None:
+    async def _receive_folder(self, envelope: RequestEnvelope, frames: FrameStream, folder: Path) -> ReceivedFolder:
         try:
             header = msgspec.msgpack.decode(envelope.extensions["folder"], type=FolderHeader)
         except (KeyError, *DECODING_ERRORS) as error:
             raise RemoteProtocolError("a folder without a header") from error
-        if not 0 <= header.total_bytes <= MAX_FOLDER_BYTES:
-            raise RemoteProtocolError(f"a folder of {header.total_bytes} bytes")
-        check_room("the node", self._scratch, "a folder", header.total_bytes)
-        digest = new_digest()
-        received = 0
-        with tempfile.TemporaryFile(dir=self._scratch) as archive:
-            while received < header.total_bytes:
+        unpacking = Unpacking(folder, header.sizes)
+        check_room("the node", self._scratch, "a folder", unpacking.total_bytes)
+        try:
+            await trio.to_thread.run_sync(unpacking.begin)
+            while unpacking.lacking_bytes:
                 with trio.fail_after(FRAME_TIMEOUT_S):
                     chunk = await frames.receive()
                 if not chunk:
                     raise RemoteProtocolError("a folder that ends too early")
-                received += len(chunk)
-                digest.update(chunk)
-                archive.write(chunk)
-            if received != header.total_bytes or digest.hexdigest() != header.digest:
-                raise UnavailableError("the folder was damaged on its way: send it again")
-            archive.seek(0)
-            await trio.to_thread.run_sync(unpack, archive, folder)
+                await trio.to_thread.run_sync(unpacking.take, chunk)
+            return await trio.to_thread.run_sync(unpacking.finish)
+        finally:
+            unpacking.close()
 
 
 async def _run(kind: str, handling: Awaitable[msgspec.Struct]) -> msgspec.Struct:
@@ -447,10 +443,12 @@ async def _run(kind: str, handling: Awaitable[msgspec.Struct]) -> msgspec.Struct
         raise SbonError(f"{kind} failed inside the other node: see that node's log") from error
 
 
-async def _send_archive(frames: FrameStream, archive: IO[bytes], scope: trio.CancelScope, timeout_s: float) -> None:
-    while chunk := archive.read(CHUNK_BYTES):
+async def _send_contents(
+    frames: FrameStream, pieces: Iterator[bytes], scope: trio.CancelScope, timeout_s: float
+) -> None:
+    while piece := await trio.to_thread.run_sync(next, pieces, b""):
         try:
-            await frames.send(chunk)
+            await frames.send(piece)
         except trio.BrokenResourceError:
             return  # refused on the way; the reply says why
         scope.deadline = trio.current_time() + timeout_s

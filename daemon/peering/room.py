@@ -9,8 +9,6 @@ from sbon.errors import SbonError
 
 #: Stays free of what others send: this host's own logs, records and fragments are written there, too.
 RESERVE_BYTES = 64 * 1024 * 1024
-#: A folder lies here twice for a moment: as it came, and unpacked.
-COPIES = 2
 
 
 def free_bytes(folder: Path) -> int:
@@ -20,7 +18,7 @@ def free_bytes(folder: Path) -> int:
 
 def check_room(node: str, folder: Path, what: str, wanted_bytes: int) -> None:
     """Raises SbonError if there is too little of it on ``node``, this host, for ``what`` of ``wanted_bytes``."""
-    needed_bytes = COPIES * wanted_bytes + RESERVE_BYTES
+    needed_bytes = wanted_bytes + RESERVE_BYTES
     left_bytes = free_bytes(folder)
     if needed_bytes > left_bytes:
         raise SbonError(

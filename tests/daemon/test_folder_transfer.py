@@ -1,9 +1,7 @@
-"""Folders as archives: what arrives is what was sent, and nothing reaches outside."""
+"""Folders on their way: what arrives is what was sent, and nothing reaches outside."""
 
 from __future__ import annotations
 
-import io
-import tarfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,71 +9,89 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.peering.folder_transfer import pack, unpack
+from daemon.peering.folder_transfer import CHUNK_BYTES, ReceivedFolder, Unpacking, chunks_of, new_digest, sizes_of
 from sbon.errors import RemoteProtocolError, SbonError
 
 
-def archive_of(*members: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for member, data in members:
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    archive.seek(0)
-    return archive
+def unpack(folder: Path, sizes: dict[str, int], *pieces: bytes) -> ReceivedFolder:
+    unpacking = Unpacking(folder, sizes)
+    try:
+        unpacking.begin()
+        for piece in pieces:
+            unpacking.take(piece)
+        return unpacking.finish()
+    finally:
+        unpacking.close()
 
 
-def member_of(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, target
-    return member
+@given(
+    sizes=st.dictionaries(
+        st.text("ab/", min_size=1, max_size=5), st.sampled_from([0, 1, 7, CHUNK_BYTES, CHUNK_BYTES + 1]), max_size=5
+    )
+)
+def test_what_arrives_is_what_was_sent_or_nothing_is_sent(
+    tmp_path_factory: pytest.TempPathFactory, sizes: dict[str, int]
+) -> None:
+    folder = tmp_path_factory.mktemp("folder")
+    sent = folder / "sent"
+    sent.mkdir()
+    for number, (name, size_bytes) in enumerate(sizes.items()):
+        with suppress(OSError):
+            (sent / name.strip("/")).parent.mkdir(parents=True, exist_ok=True)
+            (sent / name.strip("/")).write_bytes(bytes([number]) * size_bytes)
+    announced = sizes_of(sent)
+    pieces = list(chunks_of(sent, announced))
+    assert all(len(piece) == CHUNK_BYTES for piece in pieces[:-1])
+    received = unpack(folder / "received", announced, *pieces)
+    assert sizes_of(received.path) == announced
+    for name in announced:
+        data = (sent / name).read_bytes()
+        assert (received.path / name).read_bytes() == data
+        assert received.digests[name] == new_digest(data).hexdigest()
 
 
 @pytest.mark.parametrize(
-    "member",
-    [
-        member_of("/etc/passwd"),
-        member_of("../outside"),
-        member_of("a/../../outside"),
-        member_of("link", tarfile.SYMTYPE, "/etc"),
-        member_of("link", tarfile.LNKTYPE, "../outside"),
-        member_of("pipe", tarfile.FIFOTYPE),
-        member_of("device", tarfile.CHRTYPE),
-    ],
-    ids=lambda member: f"{member.name}-{member.type.decode()}",
+    "name", ["/etc/passwd", "../outside", "a/../../outside", "a/./b", "", ".", "a\0b", "a/", "x" * 256]
 )
-def test_archives_that_reach_outside_are_refused(tmp_path: Path, member: tarfile.TarInfo) -> None:
+def test_paths_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(RemoteProtocolError):
-        unpack(archive_of((member_of("first"), b"x"), (member, b"")), tmp_path / "folder")
-    assert not (tmp_path / "outside").exists()
+        unpack(tmp_path / "folder", {"first": 1, name: 1}, b"xy")
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_an_archive_that_names_a_file_twice_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [{"a": 1, "a/b": 1}, {"a/b": 1, "a": 1}, {"a": 0, "a/b/c": 0}])
+def test_what_is_a_file_and_a_folder_is_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
+    with pytest.raises(RemoteProtocolError, match="as a file and as a folder"):
+        unpack(tmp_path / "folder", sizes, b"xy")
+
+
+@pytest.mark.parametrize("sizes", [{"a": -1}, {"a": 1 << 62}, {"a": -5, "b": 10}])
+def test_sizes_that_no_folder_has_are_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
     with pytest.raises(RemoteProtocolError):
-        unpack(archive_of((member_of("a"), b"x"), (member_of("a"), b"y")), tmp_path / "folder")
+        Unpacking(tmp_path / "folder", sizes)
 
 
-@given(data=st.binary(max_size=2000))
-def test_any_bytes_as_an_archive_raise_protocol_errors_only(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
+@given(
+    sizes=st.dictionaries(st.text(max_size=6), st.integers(0, 20), max_size=5),
+    pieces=st.lists(st.binary(min_size=1, max_size=30), max_size=4),
+)
+def test_anything_announced_and_sent_raises_protocol_errors_only(
+    tmp_path_factory: pytest.TempPathFactory, sizes: dict[str, int], pieces: list[bytes]
 ) -> None:
     folder = tmp_path_factory.mktemp("unpack")
     with suppress(RemoteProtocolError):
-        unpack(io.BytesIO(data), folder / "in")
-
-
-def test_two_names_of_one_file_arrive_as_two_files(tmp_path: Path) -> None:
-    """State stores have such."""
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "one").write_bytes(b"state")
-    (tmp_path / "out" / "two").hardlink_to(tmp_path / "out" / "one")
-    archive = io.BytesIO()
-    pack(tmp_path / "out", archive)
-    unpack(archive, tmp_path / "in")
-    assert [(tmp_path / "in" / name).read_bytes() for name in ("one", "two")] == [b"state", b"state"]
+        unpacking = Unpacking(folder / "in", sizes)
+        try:
+            unpacking.begin()
+            for piece in pieces:
+                unpacking.take(piece)
+        finally:
+            unpacking.close()
+        assert unpacking.lacking_bytes == sum(sizes.values()) - sum(map(len, pieces))
+    assert [path.name for path in folder.iterdir()] in ([], ["in"])
 
 
 def test_links_are_not_packed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc")
     with pytest.raises(SbonError, match="neither a file nor a folder"):
-        pack(tmp_path, io.BytesIO())
+        sizes_of(tmp_path)

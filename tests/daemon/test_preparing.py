@@ -14,6 +14,7 @@ import trio.testing
 from daemon.events import Events
 from daemon.fragments.preparing import MOST_TRIED, OWNER_SETTLES_S, Preparing
 from daemon.fragments.replica_store import Digests, ReplicaStore
+from daemon.peering.folder_transfer import ReceivedFolder
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.query_messages import Assignment, PrepareEngine
 from sbon.engine_messages import FlightAddress, Hello, Rehearse
@@ -58,7 +59,8 @@ def _keep_a_replica(replicas: ReplicaStore, folder: Path, batch_id: int = 5, met
     (folder / "checkpoint" / "metadata").write_text(metadata)
     assert _COMING.coming is not None
     assignment = msgspec.structs.replace(_COMING.coming, generation=1)
-    replicas.store(StoreReplica(assignment, batch_id, Digests().of(folder), "4.3.0"), folder)
+    digests = Digests().of(folder)
+    replicas.store(StoreReplica(assignment, batch_id, digests, "4.3.0"), ReceivedFolder(folder, digests))
 
 
 async def test_a_fragment_is_rehearsed_on_its_state_once_on_each_engine(tmp_path: Path) -> None:

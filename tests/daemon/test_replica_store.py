@@ -13,7 +13,7 @@ import pytest
 from daemon.durable import remove_at_once
 from daemon.fragments import replica_store
 from daemon.fragments.replica_store import Digests, ReplicaStore
-from daemon.peering.folder_transfer import new_digest
+from daemon.peering.folder_transfer import ReceivedFolder, new_digest
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.query_messages import Assignment
 from sbon.errors import SbonError, StaleGenerationError
@@ -28,13 +28,21 @@ def record(generation: int, batch_id: int, files: dict[str, str]) -> StoreReplic
     return StoreReplica(Assignment(SPEC, generation, ("k",)), batch_id, digests)
 
 
-def parcel(folder: Path, **contents: str) -> Path:
+def fill(folder: Path, **contents: str) -> Path:
     for name, content in contents.items():
         path = folder / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def received(folder: Path) -> ReceivedFolder:
+    return ReceivedFolder(folder, Digests().of(folder))
+
+
+def parcel(folder: Path, **contents: str) -> ReceivedFolder:
+    return received(fill(folder, **contents))
 
 
 def test_a_replica_is_what_was_sent_last_with_what_was_there_already(tmp_path: Path) -> None:
@@ -70,8 +78,8 @@ def test_what_is_missing_or_comes_late_changes_nothing(tmp_path: Path) -> None:
 def test_an_interrupted_replica_is_not_one(tmp_path: Path) -> None:
     store = ReplicaStore(tmp_path / "replicas")
     store.store(record(1, 1, {"a": "A"}), parcel(tmp_path / "p1", a="A"))
-    half = parcel(tmp_path / "replicas" / "q2-join1" / "files", a="half")
-    rest = parcel(tmp_path / "replicas" / "q1-join1" / "files", a="of the next batch")
+    half = fill(tmp_path / "replicas" / "q2-join1" / "files", a="half")
+    rest = fill(tmp_path / "replicas" / "q1-join1" / "files", a="of the next batch")
     again = ReplicaStore(tmp_path / "replicas")
     assert [replica.age for replica in again.replicas] == [(1, 1)]
     assert not half.parent.exists()
@@ -136,12 +144,12 @@ def test_nobody_names_a_file_that_is_not_a_digest_of_one(tmp_path: Path) -> None
 
 def test_whoever_runs_a_copy_does_not_change_the_replica(tmp_path: Path) -> None:
     store = ReplicaStore(tmp_path / "replicas")
-    folder = parcel(tmp_path / "p1", checkpoint="c")
+    folder = fill(tmp_path / "p1", checkpoint="c")
     with sqlite3.connect(folder / "in0.sqlite") as database:
         database.execute("CREATE TABLE t (n INTEGER)")
     database.close()
     files = Digests().of(folder)
-    store.store(msgspec.structs.replace(record(1, 1, {}), files=files), folder)
+    store.store(msgspec.structs.replace(record(1, 1, {}), files=files), received(folder))
     store.copy_to("q1-join1", tmp_path / "one")
     with sqlite3.connect(tmp_path / "one" / "in0.sqlite") as database:
         database.execute("INSERT INTO t VALUES (1)")
@@ -190,7 +198,7 @@ def test_what_is_left_of_a_deleted_state_is_not_taken_for_all(tmp_path: Path, mo
 
 def test_a_digest_tells_contents_apart(tmp_path: Path) -> None:
     digests = Digests()
-    folder = parcel(tmp_path / "f", a="1", b__c="1")
+    folder = fill(tmp_path / "f", a="1", b__c="1")
     first = digests.of(folder)
     assert first["a"] == first["b/c"]
     (folder / "new").write_text("2")
@@ -198,3 +206,21 @@ def test_a_digest_tells_contents_apart(tmp_path: Path) -> None:
     second = digests.of(folder)
     assert second["a"] != first["a"]
     assert second["b/c"] == first["b/c"]
+
+
+def test_a_content_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def digest(path: Path) -> str:
+        read.append(path.name)
+        return path.read_text()
+
+    monkeypatch.setattr(replica_store, "_digest", digest)
+    digests = Digests()
+    folder = fill(tmp_path / "f", a="1", b__c="2")
+    (folder / "d").hardlink_to(folder / "a")
+    assert digests.of(folder) == {"a": "1", "b/c": "2", "d": "1"}
+    (folder / "e").hardlink_to(folder / "b" / "c")
+    assert digests.of(folder) == {"a": "1", "b/c": "2", "d": "1", "e": "2"}
+    assert read == ["a", "c"]
+    assert digests.bytes_of(["a", "e"]) == 2

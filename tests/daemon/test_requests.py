@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +10,8 @@ import trio
 import trio.testing
 
 from daemon.peering import connections, requests, room
-from daemon.peering.envelopes import FolderHeader, ReplyEnvelope, RequestEnvelope
-from daemon.peering.folder_transfer import pack
+from daemon.peering.envelopes import REQUEST_VERSION, FolderHeader, ReplyEnvelope, RequestEnvelope
+from daemon.peering.folder_transfer import ReceivedFolder, chunks_of, new_digest, sizes_of
 from daemon.peering.frame_stream import FrameStream
 from daemon.peering.peer_tls import PeerTls
 from daemon.peering.requests import PeerRequests
@@ -65,7 +64,7 @@ async def echo(message: Question, sender: str) -> Answer:
 
 def make_folder(path: Path) -> Path:
     (path / "state" / "0").mkdir(parents=True)
-    (path / "empty").mkdir()
+    (path / "empty").touch()
     (path / "state" / "0" / "1.delta").write_bytes(b"x" * 3_000_000)
     (path / "offsets").write_text("v1\n")
     return path
@@ -138,7 +137,7 @@ async def test_an_unknown_kind_of_request_is_refused(client: PeerRequests, serve
 async def test_a_request_for_another_node_is_not_carried_out(client: PeerRequests, server: PeerRequests) -> None:
     server.handle(Question, echo)
     async with serving(server) as address:
-        envelope = RequestEnvelope(1, CLIENT_ID, 1, "0" * 31 + "3", "Question", packed(Question("")))
+        envelope = RequestEnvelope(REQUEST_VERSION, CLIENT_ID, 1, "0" * 31 + "3", "Question", packed(Question("")))
         reply = await raw_exchange(address, msgspec.msgpack.encode(envelope))
     assert reply is not None
     assert reply.error_kind == "UnavailableError"
@@ -161,7 +160,7 @@ async def test_another_version_is_reported(server: PeerRequests) -> None:
         b"\xc1",
         msgspec.msgpack.encode({"version": 1}),
         msgspec.msgpack.encode([1, "me", 1, "", "Question", {"text": ""}]),
-        msgspec.msgpack.encode([1, CLIENT_ID, 1, "", "Question", {"text": 3}]),
+        msgspec.msgpack.encode([REQUEST_VERSION, CLIENT_ID, 1, "", "Question", {"text": 3}]),
         b"\x91" * 100_000,
     ],
 )
@@ -291,9 +290,9 @@ async def test_a_request_that_was_not_taken_is_asked_again(
     other = PeerRequests(open_tls(Identity.from_private_bytes(b"o" * 32)), 1, tmp_path / "other")
     received: list[str] = []
 
-    async def keep(message: Answer, sender: str, folder: Path) -> Answer:
+    async def keep(message: Answer, sender: str, folder: ReceivedFolder) -> Answer:
         received.append(message.text)
-        assert content(folder)
+        assert content(folder.path)
         return Answer("")
 
     server.handle(Question, echo)
@@ -340,19 +339,23 @@ async def test_a_folder_arrives_whole(client: PeerRequests, server: PeerRequests
     folder = make_folder(tmp_path / "fragment")
     kept = tmp_path / "kept"
 
-    async def keep(message: Question, sender: str, received: Path) -> Answer:
-        received.rename(kept)
+    digests: dict[str, str] = {}
+
+    async def keep(message: Question, sender: str, received: ReceivedFolder) -> Answer:
+        received.path.rename(kept)
+        digests.update(received.digests)
         return Answer(message.text)
 
     server.handle_folder(Question, keep)
     async with serving(server) as address:
         assert await client.send_folder(address, Question("take it"), folder, Answer) == Answer("take it")
     assert content(kept) == content(folder)
+    assert digests == {name: new_digest(data).hexdigest() for name, data in content(folder).items() if data is not None}
     assert list((tmp_path / "server").iterdir()) == []
 
 
 async def test_what_the_handler_leaves_is_deleted(client: PeerRequests, server: PeerRequests, tmp_path: Path) -> None:
-    async def refuse(message: Question, sender: str, received: Path) -> Answer:
+    async def refuse(message: Question, sender: str, received: ReceivedFolder) -> Answer:
         raise StaleGenerationError("a newer owner has it: nothing to do")
 
     server.handle_folder(Question, refuse)
@@ -370,21 +373,24 @@ async def test_a_refusal_arrives_although_a_large_folder_is_on_its_way(
             await client.send_folder(address, Question(""), make_folder(tmp_path / "fragment"), Answer)
 
 
-async def send_raw_folder(address: Address, archive: bytes, header: FolderHeader) -> ReplyEnvelope | None:
-    envelope = RequestEnvelope(1, CLIENT_ID, 1, "", "Question", packed(Question("")), {"folder": packed(header)})
-    return await raw_exchange(address, msgspec.msgpack.encode(envelope), archive)
+async def send_raw_folder(address: Address, contents: bytes, sizes: dict[str, int]) -> ReplyEnvelope | None:
+    header = {"folder": packed(FolderHeader(sizes))}
+    envelope = RequestEnvelope(REQUEST_VERSION, CLIENT_ID, 1, "", "Question", packed(Question("")), header)
+    return await raw_exchange(address, msgspec.msgpack.encode(envelope), contents)
 
 
-async def test_a_damaged_folder_is_refused(server: PeerRequests, tmp_path: Path) -> None:
+async def test_a_folder_that_changes_or_goes_while_it_is_sent_is_not_taken_for_all(
+    client: PeerRequests, server: PeerRequests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.handle_folder(Question, must_not_be_called)
-    archive = io.BytesIO()
-    total_bytes, digest = pack(make_folder(tmp_path / "fragment"), archive)
-    damaged = bytearray(archive.getvalue())
-    damaged[len(damaged) // 2] ^= 1
+    folder = make_folder(tmp_path / "fragment")
+    monkeypatch.setattr(requests, "sizes_of", lambda folder: {**sizes_of(folder), "offsets": 2})
     async with serving(server) as address:
-        reply = await send_raw_folder(address, bytes(damaged), FolderHeader(total_bytes, digest))
-    assert reply is not None
-    assert "damaged on its way" in reply.error
+        with pytest.raises(SbonError, match="offsets has changed while it was sent"):
+            await client.send_folder(address, Question(""), folder, Answer)
+        monkeypatch.setattr(requests, "sizes_of", lambda folder: {**sizes_of(folder), "gone": 1})
+        with pytest.raises(UnavailableError, match=r"cannot read all of .*: No such file"):
+            await client.send_folder(address, Question(""), folder, Answer)
     assert list((tmp_path / "server").iterdir()) == []
 
 
@@ -399,27 +405,30 @@ async def test_a_folder_for_which_there_is_no_room_is_refused_before_it_comes(
     assert list((tmp_path / "server").iterdir()) == []
 
 
-async def test_a_folder_longer_than_promised_is_refused(server: PeerRequests, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [b"x", b""], ids=["longer", "shorter"])
+async def test_a_folder_that_is_not_as_long_as_announced_is_dropped(
+    server: PeerRequests, tmp_path: Path, more: bytes
+) -> None:
     server.handle_folder(Question, must_not_be_called)
-    archive = io.BytesIO()
-    total_bytes, digest = pack(make_folder(tmp_path / "fragment"), archive)
+    folder = make_folder(tmp_path / "fragment")
+    sizes = sizes_of(folder)
+    contents = b"".join(chunks_of(folder, sizes))
     async with serving(server) as address:
-        reply = await send_raw_folder(address, archive.getvalue(), FolderHeader(total_bytes - 1, digest))
-    assert reply is not None
-    assert "damaged on its way" in reply.error
-
-
-async def test_a_folder_that_ends_too_early_is_dropped(server: PeerRequests, tmp_path: Path) -> None:
-    server.handle_folder(Question, must_not_be_called)
-    archive = io.BytesIO()
-    total_bytes, digest = pack(make_folder(tmp_path / "fragment"), archive)
-    async with serving(server) as address:
-        reply = await send_raw_folder(address, archive.getvalue()[:-10], FolderHeader(total_bytes, digest))
+        reply = await send_raw_folder(address, contents + more if more else contents[:-1], sizes)
     assert reply is None
     assert server.counters["dropped.malformed"] == 1
+    assert list((tmp_path / "server").iterdir()) == []
 
 
-async def must_not_be_called(message: Question, sender: str, received: Path) -> Answer:
+async def test_a_folder_that_reaches_outside_is_dropped(server: PeerRequests, tmp_path: Path) -> None:
+    server.handle_folder(Question, must_not_be_called)
+    async with serving(server) as address:
+        assert await send_raw_folder(address, b"x", {"../outside": 1}) is None
+    assert server.counters["dropped.malformed"] == 1
+    assert not (tmp_path / "server" / "outside").exists()
+
+
+async def must_not_be_called(message: Question, sender: str, received: ReceivedFolder) -> Answer:
     raise AssertionError("a folder that is not whole was handed over")
 
 

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from daemon.fragments import state_copies
-from daemon.fragments.replica_store import ReplicaStore
+from daemon.fragments.replica_store import Digests, ReplicaStore
 from daemon.fragments.state_copies import StateCopies
+from daemon.peering.folder_transfer import ReceivedFolder
 from daemon.peering.keeper_messages import DescribeReplica, ReplicaFiles, StoreAhead, StoreReplica
 from daemon.peering.move_messages import AcceptFragment
 from daemon.peering.query_messages import Assignment
@@ -56,13 +57,14 @@ class Host:
         if self.refuses:
             raise SbonError("no room")
         self.parcels.append(lacking)
+        parcel = ReceivedFolder(received, Digests().of(received))
         match message:
             case StoreReplica():
-                self.store.store(message, received)
+                self.store.store(message, parcel)
             case StoreAhead():
-                self.store.store_ahead("q1-join1", message.files, received)
+                self.store.store_ahead("q1-join1", message.files, parcel)
             case AcceptFragment():
-                self.store.complete(message, received)
+                self.store.complete(message, parcel)
         return sum((folder / name).stat().st_size for name in lacking)
 
     @property

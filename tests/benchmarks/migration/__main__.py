@@ -38,6 +38,10 @@ from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, runni
 _SETTLE_S = 6.0
 #: A twin that runs on its own is looked at for so long.
 _TWIN_S = 40.0
+#: Beyond that there is more on its way than a trickle.
+_TRICKLE_ROWS_PER_S = 20.0
+#: A new state is at its replica within so long; a move before would have to take all of it along.
+_REPLICA_MB_PER_S = 25.0
 MB = 1_000_000
 #: Of plain Spark, which keeps its state there: two versions of it, and what a checkpoint takes.
 _HEAP_FOR_STATE = 8.0
@@ -107,11 +111,15 @@ async def submit(cluster: Cluster, name: str, settings: Settings) -> str:
 
 
 async def until_it_has(cluster: Cluster, out: Path, query_id: str, settings: Settings) -> OperatorInfo:
-    """Until the state is there and results come; what moves."""
+    """Until all of the state is there, nothing but the trickle comes, and results do; what moves."""
     while True:
         operators = await cluster.operators(query_id)
         found = next(operator for operator in operators.values() if operator.kind == settings.kind)
-        if found.state_bytes >= settings.state_mb * MB * 0.5 and len(file_times_s(out)) >= 10:
+        is_full = (
+            found.state_bytes >= settings.state_mb * MB * 0.5 and found.input_rate_rows_per_s < _TRICKLE_ROWS_PER_S
+        )
+        if is_full and len(file_times_s(out)) >= 10:
+            await trio.sleep(settings.state_mb / _REPLICA_MB_PER_S)
             return found
         await trio.sleep(0.5)
 
