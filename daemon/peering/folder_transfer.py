@@ -127,7 +127,7 @@ class Unpacking:
 
     def _next_file(self) -> None:
         """The one before is complete. Empty ones are, too, at once."""
-        self.close()
+        self._complete()
         while not self._file_lacks and (announced := next(self._announced, None)) is not None:
             self._name, self._file_lacks = announced
             path = self._folder / self._name
@@ -137,18 +137,23 @@ class Unpacking:
             except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
                 raise RemoteProtocolError(f"a folder with {self._name!r} as a file and as a folder") from error
             if not self._file_lacks:
-                self.close()
+                self._complete()
+
+    def _complete(self) -> None:
+        if self._file is None:
+            return
+        if self._file.tell() >= _LARGE_BYTES:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        self.close()
+        self._digests[self._name] = self._digest.hexdigest()
+        self._digest = new_digest()
 
     def close(self) -> None:
-        """The file that is being written."""
+        """The file that is being written, if any: nothing more comes."""
         if self._file is not None:
-            if self._file.tell() >= _LARGE_BYTES:
-                self._file.flush()
-                os.fsync(self._file.fileno())
             self._file.close()
             self._file = None
-            self._digests[self._name] = self._digest.hexdigest()
-            self._digest = new_digest()
 
     def finish(self) -> ReceivedFolder:
         """All of it has come: make it durable."""
