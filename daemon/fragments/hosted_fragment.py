@@ -74,7 +74,7 @@ class HostedFragment:
     ``failed_at_s``: when its query lately ended by itself, on trio's clock.
     ``lease``: what its owner holds of the keepers' permission, None for what needs none. ``replication``: what its
     replicas have, None for what is never replicated; ``snapshot``: the engine's latest for them.
-    ``copies``: what other hosts have of its state during this stay.
+    ``copies``: what other hosts have of its state during this stay. ``came_from``: the host that it has left for this.
     ``spark_version``: of the engine that it was last started on.
     ``conducting``: a move from here is under way, and what happens to the fragment is the conductor's business.
     """
@@ -96,6 +96,7 @@ class HostedFragment:
         self.replication: Replication | None = None
         self.snapshot: SnapshotTaken | None = None
         self.copies = StateCopies()
+        self.came_from: str | None = None
         self.producers: dict[str, Location] = {}
         #: Through whom it reads them, by producer; not written down, because it is said again every few seconds.
         self.relays: dict[str, RelayAt] = {}

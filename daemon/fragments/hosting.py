@@ -16,11 +16,11 @@ from daemon.fragments.engine_supervisor import EngineSupervisor
 from daemon.fragments.hosted_fragment import HostedFragment, Phase
 from daemon.fragments.leasing import Leasing
 from daemon.fragments.preparing import Preparing
-from daemon.fragments.replica_store import ReplicaStore
+from daemon.fragments.replica_store import LEFT_BEHIND, ReplicaStore
 from daemon.fragments.reserving import HostBook
 from daemon.fragments.settling import Settling
 from daemon.peering.folder_transfer import ReceivedFolder
-from daemon.peering.keeper_messages import Adopted, AdoptFragment
+from daemon.peering.keeper_messages import Adopted, AdoptFragment, StoreReplica
 from daemon.peering.move_messages import AcceptFragment, AwaitRunning
 from daemon.peering.peers import Peers
 from daemon.peering.query_messages import Assignment, Hosted, HostFragment, ReleaseFragment
@@ -78,7 +78,7 @@ class Hosting(Settling):
         assert fragment.flight_address is not None
         return Hosted(fragment.flight_address, fragment.output_schema or "")
 
-    async def _accept(self, message: AcceptFragment, _sender: str, received: ReceivedFolder) -> Done:
+    async def _accept(self, message: AcceptFragment, sender: str, received: ReceivedFolder) -> Done:
         """The end of a move: durable here first, then the claim that commits it; starting it comes after the answer."""
         assignment = message.assignment
         self._preparing.has_come()
@@ -86,6 +86,7 @@ class Hosting(Settling):
         whole = await trio.to_thread.run_sync(self._replicas.complete, message, received)
         self._book.admit(assignment)
         fragment = self._store.adopt(assignment, whole)
+        fragment.came_from = sender
         self._fragments[fragment.fragment_id] = fragment
         try:
             async with fragment.lock:
@@ -107,8 +108,12 @@ class Hosting(Settling):
         fragment = self._fragments.get(assignment.fragment_id)
         if fragment is None or fragment.generation < assignment.generation:
             replica = self._replicas.find(assignment.fragment_id)
-            if replica is None or replica.record.assignment.generation >= assignment.generation:
-                return Adopted(here=False)  # a later owner has shipped here since
+            if (
+                replica is None
+                or replica.is_left_behind
+                or replica.record.assignment.generation >= assignment.generation
+            ):
+                return Adopted(here=False)  # nobody counts on it, or a later owner has shipped here since
             if assignment.fragment_id in self._adopting:
                 return Adopted(here=True)
             self._adopting.add(assignment.fragment_id)
@@ -216,6 +221,16 @@ class Hosting(Settling):
                 return False
             fragment.confirmed = False
             return await self._claim(fragment)
+
+    async def leave_behind(self, fragment: HostedFragment) -> None:
+        """The move is committed: the state that is here is a replica from now on, if this fragment has such."""
+        assignment, files = fragment.record.assignment, fragment.copies.left
+        if fragment.replication is None or not files:
+            return
+        record = StoreReplica(assignment, LEFT_BEHIND, files, fragment.spark_version)
+        async with self._replicas.turn(assignment.fragment_id):
+            with suppress(OSError):  # then its new owner sends all of it to whom it wants
+                await trio.to_thread.run_sync(self._replicas.take_over, record, fragment.folder)
 
     async def hand_over(self, fragment: HostedFragment) -> None:
         """The move is committed: forget the fragment."""

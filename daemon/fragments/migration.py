@@ -137,6 +137,7 @@ class _Move:
                 self._events.publish("move-failed", fragment=fragment.fragment_id, target=name, error=str(error))
                 raise type(error)(f"{fragment.fragment_id} {what} ({error})") from error
             # Only the answer was lost: it has gone.
+        await self._hosting.leave_behind(fragment)
         with self._step("activate"):
             running = await self._peers.ask(
                 self._target, AwaitRunning(fragment.fragment_id, granted.generation), NowRunning, START_TIMEOUT_S + 10.0
@@ -180,13 +181,12 @@ class _Move:
 
     @asynccontextmanager
     async def _alone_with_target(self) -> AsyncIterator[None]:
-        """Inside the block nobody else sends the target anything of the fragment. It may be a replica, too, and get a
-        state that has just been compacted: all of it anew, for which the fragment would rest."""
+        """Inside the block nobody else sends the target anything of the fragment. It may be a replica, too: results
+        wait for it meanwhile, so no more is sent before the stop than it lacks of the newest batches."""
         async with self._fragment.copies.turn(self._target):
             with self._copying():
                 if self._fragment.snapshot is not None:
                     await self._copy_once()
-                    await self._follow()
             yield
 
     @contextmanager

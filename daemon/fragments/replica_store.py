@@ -5,7 +5,7 @@ each batch, says which of them are the state, and under which paths. So a batch 
 files the state has. What no record needs any more is deleted after it. Files that come ahead of the state that has
 them are forgotten when the daemon ends: the owner is told that they are missing, and sends them again.
 
-These functions block; the daemon calls them in threads, one at a time for each fragment.
+These functions block; the daemon calls them in threads, one at a time for each fragment (:meth:`ReplicaStore.turn`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import msgspec
+import trio
 
 from daemon.durable import sync, sync_all, write_durably
 from daemon.peering.folder_transfer import CHUNK_BYTES, ReceivedFolder, new_digest
@@ -30,6 +32,8 @@ log = logging.getLogger("sbon.replicas")
 
 _RECORD_FILE = "replica.msgpack"
 _CONTENTS = "files"
+#: Of a replica that a fragment has left behind: older than any that its new owner sends.
+LEFT_BEHIND = -1
 #: Files that are changed in place by whoever runs the fragment; all others are only ever replaced.
 CHANGED_IN_PLACE = frozenset({".sqlite"})
 
@@ -45,6 +49,11 @@ class Replica:
     def age(self) -> tuple[int, int]:
         """(generation, batch): the greater one is the newer one."""
         return self.record.assignment.generation, self.record.batch_id
+
+    @property
+    def is_left_behind(self) -> bool:
+        """A fragment was here, and its new owner has sent nothing yet: nobody counts on it."""
+        return self.record.batch_id == LEFT_BEHIND
 
     def state_bytes(self) -> int:
         """Of all its files. One that is being replaced may seem smaller."""
@@ -65,6 +74,7 @@ class ReplicaStore:
         self._whole: dict[str, tuple[int, int]] = {}
         #: Files that have come ahead of their state: path -> digest.
         self._ahead: dict[str, dict[str, str]] = {}
+        self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         root.mkdir(parents=True, exist_ok=True)
         for folder in root.iterdir():
             self._load(folder)
@@ -87,6 +97,10 @@ class ReplicaStore:
     def find(self, fragment_id: str) -> Replica | None:
         return self._replicas.get(fragment_id)
 
+    def turn(self, fragment_id: str) -> trio.Lock:
+        """Whoever has it is the only one who changes what is kept of that fragment."""
+        return self._turns[fragment_id]
+
     def store(self, record: StoreReplica, received: ReceivedFolder) -> None:
         """Make the state of ``record`` the replica; ``received`` has the files of it that were not here.
 
@@ -99,18 +113,38 @@ class ReplicaStore:
             if known.record.assignment.generation > generation:
                 raise StaleGenerationError(f"the node has the state of {fragment_id} from a later owner")
             return
-        contents = self._take_in(fragment_id, record.files, received)
+        self._put_in_force(record, self._take_in(fragment_id, record.files, received))
+
+    def _put_in_force(self, record: StoreReplica, contents: Path) -> None:
+        fragment_id = record.assignment.fragment_id
+        is_new = fragment_id not in self._replicas
         try:
             write_durably(contents.parent / _RECORD_FILE, msgspec.msgpack.encode(record))
         except OSError:  # the disk is full, say: what no record has is not to stay on it
             self._drop_unneeded(fragment_id)
             raise
-        if known is None:
+        if is_new:
             sync(self._root)
         self._replicas[fragment_id] = Replica(contents, record)
         if self._ahead.get(fragment_id, {}).items() & record.files.items():
             del self._ahead[fragment_id]
         self._drop_unneeded(fragment_id)
+
+    def take_over(self, record: StoreReplica, folder: Path) -> None:
+        """What is in ``folder``, of a fragment that has left this host, becomes the replica, without a copy: then its
+        new owner need not send all of it. Not if that has sent something already."""
+        fragment_id = record.assignment.fragment_id
+        known = self.find(fragment_id)
+        if known is not None and known.age >= (record.assignment.generation, record.batch_id):
+            return
+        contents = self._root / fragment_id / _CONTENTS
+        contents.mkdir(parents=True, exist_ok=True)
+        here = {path.name for path in contents.iterdir()}
+        new = {digest: name for name, digest in record.files.items() if digest not in here}
+        for digest, name in new.items():
+            os.link(folder / name, contents / digest)
+        sync_all([*(contents / digest for digest in new), contents])
+        self._put_in_force(record, contents)
 
     def store_ahead(self, fragment_id: str, files: dict[str, str], received: ReceivedFolder) -> None:
         """Keep these ``files`` until the state that has them comes: those received, and those that are here. Raises

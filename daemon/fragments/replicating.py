@@ -47,6 +47,8 @@ SHIP_TIMEOUT_S = 20.0
 PATIENCE_S = 8.0
 #: A host that has failed to keep a replica is not tried again for so long.
 AVOID_S = 60.0
+#: What results may wait longer for a replica where the state is already.
+DETOUR_MS = 30.0
 #: How often the keepers are asked whether a replica here is still of use.
 SWEEP_PERIOD_S = 60.0
 
@@ -94,7 +96,8 @@ class Replicating:
         self._wanted = wanted
         self._stays: dict[str, _Stay] = {}
         self._busy: set[str] = set()
-        self._storing: dict[str, trio.Lock] = {}
+        #: Replicas that fragments had left behind here, and nobody has taken up, as of the last look.
+        self._left_behind: set[tuple[str, int]] = set()
         self._news = trio.Event()
         self._nursery: trio.Nursery
         hosting.on_snapshot = lambda _: self._news.set()
@@ -142,7 +145,7 @@ class Replicating:
         if not replication.required:
             stay.bounded = False  # the engine may have been told so
         if stay.candidate is None and len(replication.required) < self._wanted:
-            stay.candidate = self._choose(stay)
+            stay.candidate = self._choose(stay, fragment.came_from)
             if stay.candidate is not None:
                 stay.copies.snapshot_readers += 1
                 await self._hosting.permits.tell(fragment)
@@ -173,8 +176,9 @@ class Replicating:
         else:
             stay.avoid_until_s[host] = trio.current_time() + AVOID_S
 
-    def _choose(self, stay: _Stay) -> str | None:
-        """The nearest host that takes operators and has nothing of this fragment yet."""
+    def _choose(self, stay: _Stay, came_from: str | None) -> str | None:
+        """The nearest host that takes operators and has nothing of this fragment yet; or, if it is not much further,
+        the one that it has come from: that has most of it."""
         costs = self._peers.cost_view({})
         now_s = trio.current_time()
         taken = {self._peers.node_id, *stay.replication.required}
@@ -185,7 +189,11 @@ class Replicating:
             and member.node_id not in taken
             and stay.avoid_until_s.get(member.node_id, now_s) <= now_s
         ]
-        return min(candidates, key=lambda node_id: costs.rtt_ms(self._peers.node_id, node_id), default=None)
+        rtts_ms = {node_id: costs.rtt_ms(self._peers.node_id, node_id) for node_id in candidates}
+        nearest = min(candidates, key=rtts_ms.__getitem__, default=None)
+        if nearest is not None and came_from in rtts_ms and rtts_ms[came_from] <= rtts_ms[nearest] + DETOUR_MS:
+            return came_from
+        return nearest
 
     async def _ship_to_all(self, fragment: HostedFragment, stay: _Stay, snapshot: SnapshotTaken) -> None:
         due = [host for host in stay.replication.required if not stay.replication.has(host, snapshot.batch_id)]
@@ -268,7 +276,7 @@ class Replicating:
     async def _check(self, message: CheckReplica, _sender: str) -> ReplicaChecked:
         """One that is damaged is of no use: it is deleted, and the owner, if there is one, sends it anew."""
         fragment_id = message.fragment_id
-        async with self._storing.setdefault(fragment_id, trio.Lock()):
+        async with self._store.turn(fragment_id):
             damage = await trio.to_thread.run_sync(self._store.find_damage, fragment_id)
             if damage is not None:
                 self._events.publish("replica-damaged", fragment=fragment_id, error=damage)
@@ -280,14 +288,14 @@ class Replicating:
         node = self._peers.overlay.record.name
         check_spark(node, self._supervisor.spark_version, assignment.fragment_id, message.spark_version)
         self._check_generation(assignment)
-        async with self._storing.setdefault(assignment.fragment_id, trio.Lock()):
+        async with self._store.turn(assignment.fragment_id):
             await trio.to_thread.run_sync(self._store.store, message, received)
         return Done()
 
     async def _keep_ahead(self, message: StoreAhead, _sender: str, received: ReceivedFolder) -> Done:
         fragment_id = message.assignment.fragment_id
         self._check_generation(message.assignment)
-        async with self._storing.setdefault(fragment_id, trio.Lock()):
+        async with self._store.turn(fragment_id):
             await trio.to_thread.run_sync(self._store.store_ahead, fragment_id, message.files, received)
         return Done()
 
@@ -297,13 +305,18 @@ class Replicating:
             raise StaleGenerationError(f"{assignment.fragment_id} runs here now, with generation {here.generation}")
 
     async def _sweep(self) -> None:
-        """Delete replicas of what nobody needs any more. Who cannot be asked may still need them."""
+        """Delete replicas of what nobody needs any more. Who cannot be asked may still need them; what a fragment has
+        left behind is of use to its new owner within a minute, or never."""
         while True:
             await trio.sleep(SWEEP_PERIOD_S)
+            before, self._left_behind = self._left_behind, set()
             for replica in self._store.replicas:
                 assignment = replica.record.assignment
-                if await self._has_ended(assignment):
-                    async with self._storing.setdefault(assignment.fragment_id, trio.Lock()):
+                if replica.is_left_behind:
+                    self._left_behind.add((assignment.fragment_id, assignment.generation))
+                is_old = (assignment.fragment_id, assignment.generation) in self._left_behind & before
+                if is_old or await self._has_ended(assignment):
+                    async with self._store.turn(assignment.fragment_id):
                         await trio.to_thread.run_sync(self._store.drop, assignment.fragment_id)
 
     async def _has_ended(self, assignment: Assignment) -> bool:

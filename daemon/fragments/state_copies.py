@@ -33,6 +33,8 @@ class StateCopies:
     def __init__(self) -> None:
         #: How many want snapshots of the fragment besides its replicas, to copy its state ahead.
         self.snapshot_readers = 0
+        #: Path -> digest, of all that was in the fragment's folder when it was handed over.
+        self.left: dict[str, str] = {}
         self._digests = Digests()
         #: Host -> path -> digest. Who is missing has to be asked.
         self._files: dict[str, dict[str, str]] = {}
@@ -99,7 +101,7 @@ class StateCopies:
     ) -> int:
         """Send ``host`` all that is in the ``folder`` of the fragment, which has stopped, as far as it lacks and needs
         it, for it to take over, in one's turn. Returns the bytes sent; SbonError if it does not."""
-        files = await trio.to_thread.run_sync(self._digests.of, folder, without)
+        self.left = files = await trio.to_thread.run_sync(self._digests.of, folder, without)
         known = self._files.pop(host, {}) | self._ahead.pop(host, {})
         needed, _ = self._can_wait(files, known)  # a large snapshot of the last moment is done without, for good
         return await parcels.send(host, AcceptFragment(granted, needed), folder, needed, known, timeout_s)

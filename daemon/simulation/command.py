@@ -49,8 +49,8 @@ examples:
   sbon simulate adaptation --jitter 0.1 --hours 24 --queries 20     nothing changes: nothing should move
 """
 
-#: A world of nodes is a large heap with hardly any cycles: looking through it took 40 % of the time at 10,000 nodes, and
-#: with a tenth of this number still a quarter.
+#: A world of nodes is a large heap with hardly any cycles: looking through it took 40 % of the time at 10,000 nodes,
+#: and with a tenth of this number still a quarter.
 OBJECTS_BEFORE_COLLECTION = 10_000_000
 
 

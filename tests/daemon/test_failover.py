@@ -12,8 +12,10 @@ import trio
 
 from daemon.config import FailoverConfig
 from daemon.control.messages import Cancel, OperatorInfo
+from daemon.fragments import replicating
 from daemon.fragments.migration import _Move
 from daemon.fragments.preparing import Preparing
+from daemon.fragments.replica_store import LEFT_BEHIND, ReplicaStore
 from daemon.peering import parcels
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.query_messages import PrepareEngine
@@ -165,6 +167,58 @@ async def test_a_fragment_may_move_to_its_replica_and_finds_another_one(tmp_path
         await cluster.start("sink")
         await eventually(cluster.all_running)
         assert (await cluster.union()).node == "hub"
+
+
+async def test_what_a_fragment_leaves_behind_becomes_its_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent_bytes: dict[int, int] = {}
+    send = parcels.Parcels.send
+
+    async def counted(self: Any, host: str, message: Any, *rest: Any) -> int:
+        size_bytes = await send(self, host, message, *rest)
+        if isinstance(message, StoreReplica):
+            generation = message.assignment.generation
+            sent_bytes[generation] = sent_bytes.get(generation, 0) + size_bytes
+        return size_bytes
+
+    monkeypatch.setattr(parcels.Parcels, "send", counted)
+    async with running_cluster(tmp_path, failover=FAILOVER) as cluster:
+        union = await begin_on_hub(cluster)
+        (cluster.folder_of("hub", union.fragment_id) / "frozen").write_bytes(b"x" * 1_000_000)
+        await replicated(cluster, "hub")
+        await cluster.migrate(union.fragment_id, "sink")
+        await replicated(cluster, "sink")
+        _, record = kept(cluster, "hub", union.fragment_id)
+    assert record.assignment.generation == union.generation + 1
+    assert "frozen" in record.files
+    assert sent_bytes[union.generation] > 1_000_000
+    assert sent_bytes[union.generation + 1] < 1_000_000
+
+
+async def test_what_a_fragment_leaves_behind_goes_if_nobody_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicating, "SWEEP_PERIOD_S", 0.2)
+    monkeypatch.setattr(replicating.Replicating, "_choose", lambda *_: None)
+    left: list[StoreReplica] = []
+    take_over = ReplicaStore.take_over
+
+    def noted(self: ReplicaStore, record: StoreReplica, folder: Path) -> None:
+        take_over(self, record, folder)
+        left.append(record)
+
+    monkeypatch.setattr(ReplicaStore, "take_over", noted)
+    async with running_cluster(tmp_path, failover=FAILOVER) as cluster:
+        union = await begin_on_hub(cluster)
+        await cluster.migrate(union.fragment_id, "sink")
+        assert [record.batch_id for record in left] == [LEFT_BEHIND]
+
+        async def is_gone() -> bool:
+            return not list((cluster.configs["hub"].node.state_dir / "replicas").iterdir())
+
+        await eventually(is_gone)
+        await eventually(cluster.all_running)
 
 
 async def test_replicas_grow_while_a_move_is_prepared_and_with_them_what_is_let_out(

@@ -12,7 +12,7 @@ import pytest
 
 from daemon.durable import remove_at_once
 from daemon.fragments import replica_store
-from daemon.fragments.replica_store import Digests, ReplicaStore
+from daemon.fragments.replica_store import LEFT_BEHIND, Digests, ReplicaStore
 from daemon.peering.folder_transfer import ReceivedFolder, new_digest
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.query_messages import Assignment
@@ -73,6 +73,28 @@ def test_what_is_missing_or_comes_late_changes_nothing(tmp_path: Path) -> None:
     replica = ReplicaStore(tmp_path / "replicas").find("q1-join1")
     assert replica is not None
     assert replica.age == (2, 4)
+
+
+def test_what_a_fragment_leaves_behind_is_there_for_its_new_owner(tmp_path: Path) -> None:
+    store = ReplicaStore(tmp_path / "replicas")
+    store.store(record(1, 9, {"old": "O", "a": "A"}), parcel(tmp_path / "p1", old="O", a="A"))
+    folder = fill(tmp_path / "fragment", a="A", b__c="C", d="C")
+    left = record(2, LEFT_BEHIND, {"a": "A", "b/c": "C", "d": "C"})
+    store.take_over(left, folder)
+    shutil.rmtree(folder)
+    store = ReplicaStore(tmp_path / "replicas")
+    replica = store.find("q1-join1")
+    assert replica is not None
+    assert replica.is_left_behind
+    assert store.find_damage("q1-join1") is None
+    store.store(record(3, 0, {"a": "A", "b/c": "C", "new": "N"}), parcel(tmp_path / "p2", new="N"))
+    replica = store.find("q1-join1")
+    assert replica is not None
+    assert not replica.is_left_behind
+    store.take_over(left, fill(tmp_path / "late", a="A", b__c="C", d="C"))
+    assert store.find("q1-join1") == replica, "its new owner was faster"
+    store.copy_to("q1-join1", tmp_path / "copy")
+    assert {path.name for path in (tmp_path / "copy").rglob("*")} == {"a", "b", "c", "new"}
 
 
 def test_an_interrupted_replica_is_not_one(tmp_path: Path) -> None:
