@@ -32,7 +32,7 @@ from daemon.control.client import ControlClient
 from daemon.control.messages import OperatorInfo
 from daemon.demo.scenario import Scenario
 from sbon.streams import SinkSpec
-from tests.benchmarks.migration.workload import HEAP_STORE, QUERIES, PlainJob, streams
+from tests.benchmarks.migration.workload import HEAP_STORE, QUERIES, STATE_ROW_BYTES, PlainJob, streams
 from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, running_cluster
 
 _SETTLE_S = 6.0
