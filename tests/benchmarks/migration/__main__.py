@@ -115,10 +115,10 @@ async def until_it_has(cluster: Cluster, out: Path, query_id: str, settings: Set
     while True:
         operators = await cluster.operators(query_id)
         found = next(operator for operator in operators.values() if operator.kind == settings.kind)
-        is_full = (
-            found.state_bytes >= settings.state_mb * MB * 0.5 and found.input_rate_rows_per_s < _TRICKLE_ROWS_PER_S
-        )
-        if is_full and len(file_times_s(out)) >= 10:
+        sent_rows = sum(operator.output_rows for operator in operators.values() if operator.kind == "source")
+        is_sent = sent_rows >= settings.state_mb * MB / STATE_ROW_BYTES
+        has_it = is_sent and found.state_bytes >= settings.state_mb * MB * 0.5 and len(file_times_s(out)) >= 10
+        if has_it and found.input_rate_rows_per_s < _TRICKLE_ROWS_PER_S:
             await trio.sleep(settings.state_mb / _REPLICA_MB_PER_S)
             return found
         await trio.sleep(0.5)
