@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -15,11 +14,11 @@ from pyspark.sql import SparkSession
 
 from sbon.engine_messages import Instantiate, Rehearse
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec, WatermarkSteps
-from spark_bridge import engine, local_files, rehearsal
+from spark_bridge import engine, rehearsal
 from spark_bridge.engine import Fragments
 from spark_bridge.fragment_runner import RunnerSettings
 from spark_bridge.rehearsal import Rehearsals, is_over
-from spark_bridge.session import CHANGELOGS, start_session
+from spark_bridge.session import CHANGELOGS
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -115,14 +114,6 @@ def test_only_the_newest_that_are_expected_are_kept_ready(monkeypatch: pytest.Mo
         assert reply.error is None
     assert len(ready) == 13
     assert list(fragments._prepared) == [f"q-join{number}" for number in (4, 5, 7, 8, 9, 10, 11, 6)]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session("rehearsal", tmp_path_factory.mktemp("scratch"), settings=local_files.SETTINGS)
-    local_files.use_plain_files(session)
-    yield session
-    session.stop()
 
 
 @pytest.mark.spark

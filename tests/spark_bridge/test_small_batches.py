@@ -18,12 +18,11 @@ from pyspark.sql.types import StructType
 
 from sbon.engine_messages import Instantiate
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec, WatermarkSteps
-from spark_bridge import fragment_input, local_files
+from spark_bridge import fragment_input
 from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings
 from spark_bridge.offset_log import planned_batch
 from spark_bridge.port_inbox import Segment
 from spark_bridge.segment import body_table, decode_segment, encode_segment
-from spark_bridge.session import start_session
 from spark_bridge.small_batches import SMALL_BYTES, BatchSizes
 
 FACTORY_MODE = "spark.sql.codegen.factoryMode"
@@ -42,14 +41,6 @@ SUM = FragmentSpec(
 )
 PATIENCE_S = 120.0
 FEW, MANY = 10, SMALL_BYTES // 20
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session("small-batches", tmp_path_factory.mktemp("scratch"), settings=local_files.SETTINGS)
-    local_files.use_plain_files(session)
-    yield session
-    session.stop()
 
 
 def segment(batch_id: int, rows: int) -> Segment:

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_bridge.session import start_session
 from spark_bridge.source_batch import read_source
 
 pytestmark = pytest.mark.spark
@@ -20,14 +17,6 @@ def at(second: int) -> datetime:
 
 def ms(second: int) -> int:
     return int(at(second).timestamp() * 1000)
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    scratch: Path = tmp_path_factory.mktemp("spark")
-    session = start_session("source-batch", scratch)
-    yield session
-    session.stop()
 
 
 def batch(spark: SparkSession, *rows: tuple[datetime | None, int]) -> DataFrame:
