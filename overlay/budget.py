@@ -24,6 +24,7 @@ from overlay.messages import (
     Pong,
     Relay,
     Relayed,
+    Rumour,
     SearchReply,
     SearchRequest,
     Unlink,
@@ -48,6 +49,7 @@ TRAFFIC_OF: dict[type[Message], str] = {
     Leave: "membership",
     Exchange: "membership",
     ExchangeReply: "membership",
+    Rumour: "membership",
     SearchRequest: "search",
     SearchReply: "search",
 }

@@ -153,6 +153,13 @@ class SearchReply(msgspec.Struct, frozen=True, array_like=True, tag=15):
     ages: bytes = b""
 
 
+class Rumour(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """There is somebody new near you, who was surely alive so many seconds ago (at most 254)."""
+
+    record: Packed
+    age_s: int
+
+
 Message = (
     Ping
     | Pong
@@ -169,6 +176,7 @@ Message = (
     | Relayed
     | SearchRequest
     | SearchReply
+    | Rumour
 )
 
 #: For counters and for people.
@@ -188,4 +196,5 @@ KIND_OF: dict[type[Message], str] = {
     Relayed: "relayed",
     SearchRequest: "search-request",
     SearchReply: "search-reply",
+    Rumour: "rumour",
 }

@@ -24,6 +24,7 @@ from overlay.messages import (
     Pong,
     Relay,
     Relayed,
+    Rumour,
     SearchReply,
     SearchRequest,
     Unlink,
@@ -150,6 +151,8 @@ class Talk(Joining):
                 self._answer_exchange(sender, message, now)
             case ExchangeReply():
                 self._take_exchange_reply(sender, message, now)
+            case Rumour():
+                self._take_rumour(sender, message, now)
             case Relay():
                 self._answer_relay(sender, message, now)
             case Relayed():

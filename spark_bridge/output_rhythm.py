@@ -17,7 +17,7 @@ from collections.abc import Callable
 _REMEMBERED = 8
 _LEAST = 2
 #: Who lets out rows less often is not waited for, and of the others nobody for longer than so many usual times.
-_OFTEN_S = 3.0
+_OFTEN_S = 6.0  # a batch over a gigabyte of windows takes three
 _PATIENCE = 4.0
 
 

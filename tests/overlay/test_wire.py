@@ -23,6 +23,7 @@ from overlay.messages import (
     Pong,
     Relay,
     Relayed,
+    Rumour,
     SearchReply,
     SearchRequest,
     Unlink,
@@ -66,6 +67,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Relayed, nonces),
     st.builds(SearchRequest, nonces, objectives),
     st.builds(SearchReply, nonces, records, several),
+    st.builds(Rumour, records, st.integers(0, 300)),
 )
 
 

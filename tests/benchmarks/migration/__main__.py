@@ -35,7 +35,9 @@ from sbon.streams import SinkSpec
 from tests.benchmarks.migration.workload import HEAP_STORE, QUERIES, STATE_ROW_BYTES, PlainJob, streams
 from tests.end_to_end.cluster import Cluster, Role, make_cluster_scenario, running_cluster
 
+#: It has settled after so long, and so many results.
 _SETTLE_S = 6.0
+_SETTLE_FILES = 4
 #: A twin that runs on its own is looked at for so long.
 _TWIN_S = 40.0
 #: Beyond that there is more on its way than a trickle.
@@ -124,6 +126,13 @@ async def until_it_has(cluster: Cluster, out: Path, query_id: str, settings: Set
         await trio.sleep(0.5)
 
 
+async def until_it_has_settled(out: Path) -> None:
+    from_s = time.time()
+    await trio.sleep(_SETTLE_S)
+    while sum(at_s > from_s for at_s in file_times_s(out)) < _SETTLE_FILES:
+        await trio.sleep(0.1)
+
+
 async def run_moves(folder: Path, settings: Settings) -> dict[str, object]:
     done: list[Move] = []
     engine = {"trigger_ms": 500, "memory_mb": settings.memory_mb, "spark": settings.spark}
@@ -138,7 +147,7 @@ async def run_moves(folder: Path, settings: Settings) -> dict[str, object]:
         at = fragment.node
         other = "office" if at == "hub" else "hub"
         for _ in range(settings.moves):
-            await trio.sleep(_SETTLE_S)
+            await until_it_has_settled(out)
             done.append(await move(cluster, fragment.fragment_id, at, other))
             at, other = other, at
         await trio.sleep(_SETTLE_S)
