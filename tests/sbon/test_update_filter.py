@@ -7,7 +7,7 @@ import pytest
 
 from sbon.coordinate import MAX_ERROR, MAX_FACTOR, Coordinate
 from sbon.coordinate_estimator import SETTLED_PROBES
-from sbon.update_filter import FOUND_ERROR, LATEST, LOST_PROBES, SMOOTHING, UpdateFilter
+from sbon.update_filter import FOUND_ERROR, LATEST, LOST_PROBES, SMOOTHING, UNFIT_PROBES, UpdateFilter
 
 HERE = Coordinate((0.0, 0.0), 1.0, 0.1, (1.0, 0.0, 0.0))
 OTHERS = (Coordinate((30.0, 0.0), 1.0, 0.1), Coordinate((0.0, 100.0), 1.0, 0.1))
@@ -49,7 +49,7 @@ def test_with_nobody_to_tell_there_is_no_news() -> None:
 
 
 def test_a_new_node_says_that_it_knows_nothing_until_it_has_found_its_place() -> None:
-    lost = msgspec.structs.replace(HERE, error=2.0 * FOUND_ERROR)
+    unsure, lost = (msgspec.structs.replace(HERE, error=times * FOUND_ERROR) for times in (1.9, 3.0))
     news = UpdateFilter(0.05, 0.1)
     for x in (50.0, 20.0):
         place = msgspec.structs.replace(moved(x), error=2.0 * FOUND_ERROR)
@@ -57,14 +57,17 @@ def test_a_new_node_says_that_it_knows_nothing_until_it_has_found_its_place() ->
     assert not news.has_found
     assert news.take(HERE, 4) == HERE
     assert news.has_found
-    assert news.take(lost, 5) == lost, "it errs by more than it thought, but knows"
+    assert news.take(unsure, 5) == unsure, "it errs by more than it thought, but knows"
+    assert news.take(lost, 6).error == MAX_ERROR, "it was wrong"
+    assert news.take(unsure, LOST_PROBES - 1).error == MAX_ERROR
+    assert news.take(unsure, LOST_PROBES) == unsure
 
 
 def test_a_node_that_no_coordinate_fits_has_found_its_place_in_the_end() -> None:
     unfit = msgspec.structs.replace(HERE, error=0.9)
     news = UpdateFilter(0.05, 0.1)
-    assert news.take(unfit, LOST_PROBES - 1).error == MAX_ERROR
-    assert news.take(unfit, LOST_PROBES) == unfit
+    assert news.take(unfit, UNFIT_PROBES - 1).error == MAX_ERROR
+    assert news.take(unfit, UNFIT_PROBES) == unfit
 
 
 def test_the_place_of_a_settled_node_is_smoothed_and_follows() -> None:
