@@ -153,7 +153,7 @@ class SearchReply(msgspec.Struct, frozen=True, array_like=True, tag=15):
     ages: bytes = b""
 
 
-class Rumour(msgspec.Struct, frozen=True, array_like=True, tag=16):
+class Newcomer(msgspec.Struct, frozen=True, array_like=True, tag=16):
     """There is somebody new near you, who was surely alive so many seconds ago (at most 254)."""
 
     record: Packed
@@ -176,7 +176,7 @@ Message = (
     | Relayed
     | SearchRequest
     | SearchReply
-    | Rumour
+    | Newcomer
 )
 
 #: For counters and for people.
@@ -196,5 +196,5 @@ KIND_OF: dict[type[Message], str] = {
     Relayed: "relayed",
     SearchRequest: "search-request",
     SearchReply: "search-reply",
-    Rumour: "rumour",
+    Newcomer: "newcomer",
 }

@@ -325,7 +325,7 @@ class Overlay(Talk):
     def _answer_search(self, sender: NodeId, request: SearchRequest, now: float) -> None:
         """Name the best by the cost and the best by its guide, in turns: one of them the asker is after."""
         if request.record:
-            self._hear_of_new(self._introduced(sender, request.record), request.record, now)
+            self._hear_of_newcomer(self._introduced(sender, request.record), request.record, now)
         objective = request.objective
         objective.check(self._config.dimensions)
         guide = objective.guide()

@@ -127,18 +127,12 @@ class Pointers:
 
     def _drop_one(self) -> None:
         """The least of a hub of those that are not among the nearest, one that others cover if there is one."""
-        nearest = self._nearest()
+        nearest = sorted([(known.away_ms, node_id) for node_id, known in self.table.items()])[:NEAREST]
         kept = {node_id for _, node_id in nearest}
         hubs = [
             ((known.covered, known.hub_ms), node_id) for node_id, known in self.table.items() if node_id not in kept
         ]
         del self.table[max(hubs)[1] if hubs else max(nearest)[1]]
-
-    def _nearest(self) -> list[tuple[float, NodeId]]:
-        return sorted([(known.away_ms, node_id) for node_id, known in self.table.items()])[:NEAREST]
-
-    def is_among_nearest(self, node_id: NodeId) -> bool:
-        return node_id in self.table and any(node_id == near_id for _, near_id in self._nearest())
 
     def refresh(self, here: Coordinate, neighbours: Collection[Known], now: float) -> None:
         """To be called now and then: forget what is too old, and see anew who is covered."""

@@ -20,11 +20,11 @@ from overlay.messages import (
     LinkReply,
     LinkRequest,
     Message,
+    Newcomer,
     Ping,
     Pong,
     Relay,
     Relayed,
-    Rumour,
     SearchReply,
     SearchRequest,
     Unlink,
@@ -151,8 +151,8 @@ class Talk(Joining):
                 self._answer_exchange(sender, message, now)
             case ExchangeReply():
                 self._take_exchange_reply(sender, message, now)
-            case Rumour():
-                self._take_rumour(sender, message, now)
+            case Newcomer():
+                self._take_newcomer(sender, message, now)
             case Relay():
                 self._answer_relay(sender, message, now)
             case Relayed():

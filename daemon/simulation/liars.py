@@ -28,9 +28,9 @@ from overlay.messages import (
     LinkReply,
     LinkRequest,
     Message,
+    Newcomer,
     Ping,
     Pong,
-    Rumour,
     SearchReply,
     SearchRequest,
 )
@@ -122,7 +122,7 @@ class Liar(Overlay):
             return msgspec.structs.replace(body, sample=self._praised(node_id, 1)[0])
         if isinstance(body, ExchangeReply | SearchReply):
             return msgspec.structs.replace(body, records=self._praised(node_id, POISON_RECORDS))
-        if isinstance(body, Rumour):
+        if isinstance(body, Newcomer):
             return msgspec.structs.replace(body, record=self._praised(node_id, 1)[0])
         if isinstance(body, JoinReply) and not body.reason:
             return msgspec.structs.replace(body, others=self._praised(node_id, len(body.others)))

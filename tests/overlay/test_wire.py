@@ -19,11 +19,11 @@ from overlay.messages import (
     LinkReply,
     LinkRequest,
     Message,
+    Newcomer,
     Ping,
     Pong,
     Relay,
     Relayed,
-    Rumour,
     SearchReply,
     SearchRequest,
     Unlink,
@@ -67,7 +67,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Relayed, nonces),
     st.builds(SearchRequest, nonces, objectives),
     st.builds(SearchReply, nonces, records, several),
-    st.builds(Rumour, records, st.integers(0, 300)),
+    st.builds(Newcomer, records, st.integers(0, 300)),
 )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from overlay.config import MAX_POINTERS
 from overlay.identity import NodeId
-from overlay.messages import Message, Rumour, SearchRequest
+from overlay.messages import Message, Newcomer, SearchRequest
 from overlay.naming import NOT_KNOWN
-from overlay.neighbourhood import RUMOUR_TOLD, RUMOURS_AT_ONCE
+from overlay.neighbourhood import NEWCOMER_TOLD, NEWCOMERS_AT_ONCE
 from overlay.node import Overlay
 from overlay.packing import pack
-from overlay.pointers import NEAREST
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
 from sbon.objectives import NearestTo
@@ -37,11 +37,11 @@ def node(network: FakeNetwork) -> Overlay:
 
 @pytest.fixture
 def told(node: Overlay, monkeypatch: pytest.MonkeyPatch) -> list[NodeId]:
-    """To whom the node tells rumours."""
+    """Whom the node tells of a newcomer."""
     others: list[NodeId] = []
 
     def send(node_id: NodeId, body: Message | None, extra: object = None) -> None:
-        if isinstance(body, Rumour):
+        if isinstance(body, Newcomer):
             others.append(node_id)
 
     monkeypatch.setattr(node, "_send", send)
@@ -57,7 +57,7 @@ def new_one(node: Overlay, away_ms: float, index: int = NEW, incarnation: int = 
 
 
 def hear(node: Overlay, record: NodeRecord, now: float, teller: int = TELLER) -> None:
-    node._take_rumour(id_of(teller), Rumour(pack(record), 3), now)
+    node._take_newcomer(id_of(teller), Newcomer(pack(record), 3), now)
 
 
 def test_who_looks_for_its_nearest_is_told_on_to_some_neighbours_once(
@@ -66,18 +66,18 @@ def test_who_looks_for_its_nearest_is_told_on_to_some_neighbours_once(
     record = new_one(node, 5.0)
     request = SearchRequest(1, NearestTo(record.coordinate), record=pack(record))
     node._answer_search(record.node_id, request, network.now)
-    assert len(set(told)) == len(told) == RUMOUR_TOLD
+    assert len(set(told)) == len(told) == NEWCOMER_TOLD
     node._answer_search(record.node_id, request, network.now)
-    assert len(told) == RUMOUR_TOLD
+    assert len(told) == NEWCOMER_TOLD
 
 
-def test_who_hears_a_rumour_knows_of_it_as_of_then_and_tells_others(
+def test_who_is_told_knows_of_it_as_of_then_and_tells_others(
     node: Overlay, told: list[NodeId], network: FakeNetwork
 ) -> None:
     record = new_one(node, 5.0)
     hear(node, record, network.now)
     assert node._pointers.table[record.node_id].alive_at == network.now - 3.0
-    assert len(told) == RUMOUR_TOLD
+    assert len(told) == NEWCOMER_TOLD
     assert id_of(TELLER) not in told
 
 
@@ -88,13 +88,12 @@ def test_one_that_has_come_clearly_nearer_is_news(node: Overlay, told: list[Node
         assert bool(told) is is_news
 
 
-def test_one_that_is_not_among_the_nearest_is_not_told_on(
-    node: Overlay, told: list[NodeId], network: FakeNetwork
-) -> None:
-    for index in range(NEAREST):
+def test_one_that_is_not_kept_in_mind_is_not_told_on(node: Overlay, told: list[NodeId], network: FakeNetwork) -> None:
+    for index in range(MAX_POINTERS):
         near = new_one(node, 5.0 + index, 40 + index)
         node._point_to(near, pack(near), network.now)
-    hear(node, new_one(node, 50.0), network.now)
+    hear(node, new_one(node, 40.0), network.now)
+    assert id_of(NEW) not in node._pointers
     assert not told
     hear(node, new_one(node, 3.0, NEW + 1), network.now)
     assert told
@@ -105,7 +104,7 @@ def test_strangers_and_impossible_neighbours_are_not_believed(
 ) -> None:
     record = new_one(node, 5.0)
     hear(node, record, network.now, teller=30)
-    node._take_rumour(id_of(TELLER), Rumour(pack(record), NOT_KNOWN), network.now)
+    node._take_newcomer(id_of(TELLER), Newcomer(pack(record), NOT_KNOWN), network.now)
     monkeypatch.setattr(node, "_is_odd", lambda node_id: True)
     hear(node, record, network.now)
     assert record.node_id not in node._pointers
@@ -115,6 +114,6 @@ def test_strangers_and_impossible_neighbours_are_not_believed(
 def test_a_crowd_of_new_ones_is_not_told_on_without_end(
     node: Overlay, told: list[NodeId], network: FakeNetwork
 ) -> None:
-    for index in range(3 * RUMOURS_AT_ONCE):
+    for index in range(3 * NEWCOMERS_AT_ONCE):
         hear(node, new_one(node, 50.0 - index, NEW + index), network.now)
-    assert len(told) == RUMOURS_AT_ONCE * RUMOUR_TOLD
+    assert len(told) == NEWCOMERS_AT_ONCE * NEWCOMER_TOLD
