@@ -338,14 +338,19 @@ class Engine:
         )
 
     def _read_calls(self) -> None:
+        """However that ends, the engine does: one that runs nothing says nothing, and would not notice otherwise."""
         reader = FrameReader()
-        with ThreadPoolExecutor(_COMMANDS_AT_ONCE, thread_name_prefix="command") as pool:
-            while data := self._socket.recv(65536):
-                for body in reader.receive(data):
-                    pool.submit(self._answer, _CALLS.decode(body))
-        if self._fragments is None:
-            os._exit(0)  # Spark is still starting, and nobody waits for it any more
-        self._end()
+        try:
+            with ThreadPoolExecutor(_COMMANDS_AT_ONCE, thread_name_prefix="command") as pool:
+                while data := self._socket.recv(65536):
+                    for body in reader.receive(data):
+                        pool.submit(self._answer, _CALLS.decode(body))
+        except ConnectionResetError:
+            _log.info("the daemon was killed before it had read all that this engine said")
+        finally:
+            if self._fragments is None:
+                os._exit(0)  # Spark is still starting, and nobody waits for it any more
+            self._end()
 
     def _answer(self, call: EngineCall) -> None:
         assert self._fragments is not None
