@@ -132,13 +132,15 @@ class Relayed(msgspec.Struct, frozen=True, array_like=True, tag=13):
 
 class SearchRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """Which hosts do you know of least cost? ``known`` and ``versions``: of these only newer records are wanted; as in
-    :class:`Exchange`, for all of them. ``record``: of an asker that looks for its own nearest, to whom it is near."""
+    :class:`Exchange`, for all of them. ``record``: of an asker that looks for its own nearest, to whom it is near.
+    ``is_new``: its place settles yet, so that others are to hear of it, too."""
 
     search_id: int
     objective: Objective
     known: bytes = b""
     versions: bytes = b""
     record: Packed = b""
+    is_new: bool = False
 
 
 class SearchReply(msgspec.Struct, frozen=True, array_like=True, tag=15):

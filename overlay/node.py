@@ -244,7 +244,7 @@ class Overlay(Talk):
         self._at(now)
         if len(self._searches) >= MAX_SEARCHES:
             raise UnavailableError("too many searches at once: try again")
-        alone = SearchRequest(self._next_search_id, objective, record=self._packed)
+        alone = SearchRequest(self._next_search_id, objective, record=self._packed, is_new=True)
         room = MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(encode(alone))
         search = Search(
             objective,
@@ -292,8 +292,10 @@ class Overlay(Talk):
         search = self._searches[search_id]
         search.expire(now)
         introduction = self._packed if search.is_lookup else b""
+        is_new = search.is_lookup and self._estimator.is_settling
         for record in search.to_ask(now):
-            self._say(record, SearchRequest(search_id, search.objective, *search.known(), introduction), now)
+            request = SearchRequest(search_id, search.objective, *search.known(), introduction, is_new)
+            self._say(record, request, now)
         if search.is_over:
             del self._searches[search_id]
             if search.is_lookup:
@@ -325,7 +327,11 @@ class Overlay(Talk):
     def _answer_search(self, sender: NodeId, request: SearchRequest, now: float) -> None:
         """Name the best by the cost and the best by its guide, in turns: one of them the asker is after."""
         if request.record:
-            self._hear_of_newcomer(self._introduced(sender, request.record), request.record, now)
+            record = self._introduced(sender, request.record)
+            if request.is_new:
+                self._hear_of_newcomer(record, request.record, now)
+            else:
+                self._consider(record, request.record, now)
         objective = request.objective
         objective.check(self._config.dimensions)
         guide = objective.guide()

@@ -14,6 +14,7 @@ from overlay.node import Overlay
 from overlay.packing import pack
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
+from sbon.coordinate_estimator import SETTLED_PROBES
 from sbon.objectives import NearestTo
 from tests import truth
 from tests.overlay.fake_network import FakeNetwork, fake_record, full_mesh, id_of
@@ -64,11 +65,38 @@ def test_who_looks_for_its_nearest_is_told_on_to_some_neighbours_once(
     node: Overlay, told: list[NodeId], network: FakeNetwork
 ) -> None:
     record = new_one(node, 5.0)
-    request = SearchRequest(1, NearestTo(record.coordinate), record=pack(record))
+    request = SearchRequest(1, NearestTo(record.coordinate), record=pack(record), is_new=True)
     node._answer_search(record.node_id, request, network.now)
     assert len(set(told)) == len(told) == NEWCOMER_TOLD
     node._answer_search(record.node_id, request, network.now)
     assert len(told) == NEWCOMER_TOLD
+
+
+def test_one_whose_place_is_settled_is_kept_in_mind_and_not_told_on(
+    node: Overlay, told: list[NodeId], network: FakeNetwork
+) -> None:
+    record = new_one(node, 5.0)
+    node._answer_search(record.node_id, SearchRequest(1, NearestTo(record.coordinate), record=pack(record)), network.now)
+    assert record.node_id in node._pointers
+    assert not told
+
+
+def test_a_lookup_says_whether_its_node_is_new(
+    node: Overlay, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[bool] = []
+
+    def say(record: NodeRecord, body: Message, now: float) -> None:
+        assert isinstance(body, SearchRequest)
+        said.append(body.is_new)
+
+    monkeypatch.setattr(node, "_say", say)
+    for probes, is_lookup in ((SETTLED_PROBES - 1, True), (SETTLED_PROBES, True), (0, False)):
+        said.clear()
+        node._estimator.updates = probes
+        node.search(NearestTo(node.record.coordinate), 4, network.now, is_lookup=is_lookup)
+        assert said
+        assert set(said) == {is_lookup and probes < SETTLED_PROBES}
 
 
 def test_who_is_told_knows_of_it_as_of_then_and_tells_others(
