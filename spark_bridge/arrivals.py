@@ -7,12 +7,16 @@ import threading
 import time
 from typing import Final
 
+from spark_bridge.stopped_error import StoppedError
+
 #: After a segment without rows one with rows often follows at once: a window closes in the batch after the one that has
 #: moved the watermark. Whoever is there for rows waits so long for it, and saves a batch, in which it would be busy, or
 #: planned already, when rows come.
 ROWS_FOLLOW_S: Final = 2.0
 #: The inputs of a fragment that starts are connected then: the first batch waits so long for what comes from there.
 FIRST_WITHIN_S: Final = 0.5
+#: Whoever is about to be stopped begins no batch for so long; then nobody seems to want that any more.
+HELD_S: Final = 2.0
 #: A batch that began so much later than it might have does not put off the next: after a move, say, there is something
 #: to catch up with.
 _LATE_S: Final = 0.5
@@ -38,6 +42,7 @@ class Arrivals:
         #: Until then there is no further batch, and nobody need look for news.
         self._rests_until = -math.inf
         self._has_time_until = time.monotonic() + FIRST_WITHIN_S
+        self._held_until = -math.inf
         #: Ports whose sources have not been asked since the last batch began.
         self._unasked: set[str] = set()
         #: One port has something for the next batch: no other one holds that up.
@@ -55,13 +60,19 @@ class Arrivals:
             self._changed.notify_all()
 
     def batch_begins(self) -> None:
-        """The next time that Spark asks, it is to be told at once that there is nothing new: its watermark may have
-        moved, and then it has a batch without input to run, which must not wait for input, nor has input wait."""
+        """The next time that Spark asks, it is to be told at once what there is, or that there is nothing new: its
+        watermark may have moved, and then it has a batch to run that closes windows, which must not wait for input.
+        Input that is due goes with it: a batch may take long, however little it reads."""
         with self._changed:
             self._unasked = set(self._looked)
             if self._found:
                 self._rests_until = max(self._rests_until, time.monotonic() - _LATE_S) + self._pause_s
             self._found = False
+
+    def hold(self) -> None:
+        """Nobody is answered for a while, unless :meth:`stop` comes: no further batch begins."""
+        with self._changed:
+            self._held_until = time.monotonic() + HELD_S
 
     def found(self) -> None:
         """The source that was asked last has something new to tell."""
@@ -74,17 +85,27 @@ class Arrivals:
             self._looked.pop(port, None)
 
     def wait(self, port: str) -> bool:
-        """Return when the source of ``port`` should look at what there is (True), or should not (False)."""
+        """Return when the source of ``port`` should look at what there is (True), or should not (False).
+
+        StoppedError if Spark is about to plan the batch that closes windows, and is to be stopped: it would be the
+        first one after the next start, and with it the input that has come meanwhile would have to wait.
+        """
         with self._changed:
-            if port in self._unasked:
-                self._unasked.discard(port)
-                return False
+            is_asked_anew = port in self._unasked
+            self._unasked.discard(port)
             while not self._stopped and not self._found:
+                if (held_s := self._held_until - time.monotonic()) > 0.0:
+                    self._changed.wait(held_s)
+                    continue
                 is_news = self._looked.get(port) != self._count
                 rest_s = max(self._rests_until, self._has_time_until) - time.monotonic()
                 if is_news and rest_s <= 0.0:
                     break
+                if is_asked_anew:
+                    return False
                 self._changed.wait(rest_s if is_news else None)
+            if self._stopped and is_asked_anew:
+                raise StoppedError
             self._looked[port] = self._count
             return not self._stopped
 

@@ -39,7 +39,7 @@ from spark_bridge.flight_links import Served
 from spark_bridge.folder_lock import FolderLock
 from spark_bridge.fragment_input import FragmentInput, names_in_use
 from spark_bridge.fragment_ports import FragmentPorts
-from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
+from spark_bridge.link_log import LinkLog, LogFaultError
 from spark_bridge.moved_state import own_its_paths
 from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch
 from spark_bridge.outlet import Outlet
@@ -51,6 +51,7 @@ from spark_bridge.snapshots import Snapshot
 from spark_bridge.source_batch import read_source
 from spark_bridge.state_stores import unload_state_stores
 from spark_bridge.statistics import FragmentMeters
+from spark_bridge.stopped_error import StoppedError
 
 #: Formats that need to be told the schema; the others know their own, and are cast to what was declared.
 _SCHEMA_FORMATS = frozenset({REPLAY_FORMAT, "csv", "json", "parquet", "orc", "text", "xml", "avro"})
@@ -404,6 +405,7 @@ class FragmentRunner:
             written = self._sink.write(rows, batch_id)
             self.meters.rows_out.add(written, time.monotonic())
             if written:
+                self._rows_come()
                 self._rhythm.rows_left()
             return self._ports.watermark_ms(plan.port_ends()) == END_OF_STREAM_MS
         if self.spec.kind is FragmentKind.SOURCE:
@@ -413,6 +415,8 @@ class FragmentRunner:
             watermark_ms = self._lagged(
                 plan.watermark_ms if self.spec.stateful else self._ports.watermark_ms(plan.port_ends())
             )
+        if table.num_rows:
+            self._rows_come()
         ended = watermark_ms == END_OF_STREAM_MS
         before_bytes, before_rows = self._log.totals
         self._log.append(
@@ -427,6 +431,10 @@ class FragmentRunner:
         self.meters.bytes_out.add(self._log.totals[0] - before_bytes, now)
         self.meters.rows_out.add(self._log.totals[1] - before_rows, now)
         return ended
+
+    def _rows_come(self) -> None:
+        if self._rhythm.rows_come():
+            self._arrivals.hold()
 
     def _source_batch(self, rows: DataFrame, batch_id: int, plan: BatchPlan) -> tuple[pa.Table, int | None]:
         """Drop and count what is late, apply the pushed-down SQL to the rest, advance the watermark."""

@@ -19,6 +19,7 @@ from sbon.fragment import Start
 from sbon.row_multiset import difference
 from spark_bridge.durable import sync_folder, write_durably
 from spark_bridge.segment import SegmentHeader, body_table, decode_header, decode_segment, encode_segment
+from spark_bridge.stopped_error import StoppedError
 
 #: Kept even when acknowledged: a replayed batch is compared with what it said before.
 _KEPT_SEGMENTS = 2
@@ -26,10 +27,6 @@ _KEPT_SEGMENTS = 2
 
 class LogFaultError(SbonError):
     """The log would contradict itself, or is damaged; the fragment must stop rather than mislead its consumers."""
-
-
-class StoppedError(Exception):
-    """The fragment is being stopped while it waited for room in its log; the batch will be replayed."""
 
 
 class LinkLog:

@@ -26,8 +26,18 @@ class OutputRhythm:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._waiters = 0
+        #: A batch that ended since somebody waits has rows.
+        self._awaited_come = False
         self._times_s: deque[float] = deque(maxlen=_REMEMBERED + 1)
         self._changed = threading.Condition()
+
+    def rows_come(self) -> bool:
+        """A batch has rows, which are let out as soon as its state is safe. Whether somebody waits for such, to stop
+        the fragment then: no other batch is to begin, which would have to end first."""
+        with self._changed:
+            self._awaited_come = self._waiters > 0
+            return self._awaited_come
 
     def rows_left(self) -> None:
         """Rows were let out just now."""
@@ -36,11 +46,19 @@ class OutputRhythm:
             self._changed.notify_all()
 
     def wait_for_rows(self) -> bool:
-        """Return when rows are let out the next time, if that is soon; at once or in vain otherwise. Whether they
-        were."""
+        """Return when rows of a batch that ends from now on are let out, if that is soon; at once or in vain otherwise.
+        Whether they were."""
         with self._changed:
-            wait_s = self.due_within_s()
-            return wait_s > 0.0 and self._changed.wait(wait_s)
+            give_up_s = self._clock() + self.due_within_s()
+            self._waiters += 1
+            self._awaited_come = False
+            try:
+                while (wait_s := give_up_s - self._clock()) > 0.0 and self._changed.wait(wait_s):
+                    if self._awaited_come:
+                        return True
+                return False
+            finally:
+                self._waiters -= 1
 
     def due_within_s(self) -> float:
         """For how long it is worth waiting for the next rows; not at all if that is not positive."""

@@ -7,7 +7,7 @@ Each step is hit with each victim in turn. The engines are of the fake kind (tes
 move takes a second and what is tested is who owns the fragment: after each move it must run on exactly one node, alone
 there, and go on from all that was ever counted anywhere. With real Spark a join and an aggregate move while rows come
 all the time. After each move a window that began after it must be in the result, and nothing may be missing before it,
-doubled, or out of order within a key (counted_pairs.py).
+doubled, or out of order within a key (counted_pairs.py). In the end no process may be left over.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ VICTIMS = ("source daemon", "source engine", "target daemon", "target engine", "
 _POLL_S = 0.1
 #: Events arrive within that.
 _NEWS_S = 2.0
+#: So long after the last daemon no engine is left.
+_ENDED_WITHIN_S = 20.0
 #: With real Spark.
 _WINDOW_S = 5
 _APART_S = 15
@@ -314,6 +316,21 @@ async def kill_moves(moves: int, seed: int, folder: Path, *, real_spark: bool) -
         return killing
 
 
+def check_that_all_have_ended(folder: Path) -> None:
+    """SbonError if a process of the cluster outlives it: each of them names its folder when it is started."""
+    give_up_s = time.monotonic() + _ENDED_WITHIN_S
+    while left := [process for process in Path("/proc").glob("[0-9]*") if _is_of(process, folder)]:
+        if time.monotonic() > give_up_s:
+            raise SbonError(f"left over: {', '.join(process.name for process in left)}")
+        time.sleep(_POLL_S)
+
+
+def _is_of(process: Path, folder: Path) -> bool:
+    with suppress(OSError):  # it has just ended
+        return os.fsencode(folder) in (process / "cmdline").read_bytes()
+    return False
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moves", type=int, default=200)
@@ -324,12 +341,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         run = partial(kill_moves, real_spark=real_spark)
         killing = trio.run(run, arguments.moves, arguments.seed, Path(folder))
+        check_that_all_have_ended(Path(folder))
     for step in STEPS:
         killed = {victim: killing.kills[f"{step}: {victim}"] for victim in VICTIMS}
         each = ", ".join(f"{victim} {count}" for victim, count in killed.items())
         print(f"{step:12} hit {sum(killed.values()):3} times: {each}")
     print(f"killed although the step was never reached: {killing.missed.total()}")
-    print(f"{arguments.moves} moves, seed {arguments.seed}: {dict(killing.outcomes)}; nothing lost, nothing twice")
+    moved = f"{arguments.moves} moves, seed {arguments.seed}: {dict(killing.outcomes)}"
+    print(f"{moved}; nothing lost, nothing twice, no process left over")
     return 0
 
 

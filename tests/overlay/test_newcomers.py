@@ -76,7 +76,8 @@ def test_one_whose_place_is_settled_is_kept_in_mind_and_not_told_on(
     node: Overlay, told: list[NodeId], network: FakeNetwork
 ) -> None:
     record = new_one(node, 5.0)
-    node._answer_search(record.node_id, SearchRequest(1, NearestTo(record.coordinate), record=pack(record)), network.now)
+    request = SearchRequest(1, NearestTo(record.coordinate), record=pack(record))
+    node._answer_search(record.node_id, request, network.now)
     assert record.node_id in node._pointers
     assert not told
 

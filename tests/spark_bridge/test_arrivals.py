@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from spark_bridge.arrivals import Arrivals
+from spark_bridge.stopped_error import StoppedError
 
 PATIENCE_S = 30.0
 
@@ -55,17 +56,68 @@ def test_after_a_batch_spark_is_told_once_that_there_is_nothing_new() -> None:
     for port in ("in0", "in1"):
         assert arrivals.wait(port)
     arrivals.batch_begins()
-    arrivals.tell(1)
     assert not arrivals.wait("in0")
     assert not arrivals.wait("in1")
+    arrivals.tell(1)
     assert arrivals.wait("in0")
     assert arrivals.wait("in1")
+
+
+def test_input_that_came_during_a_batch_goes_with_the_one_that_closes_windows() -> None:
+    arrivals = Arrivals(0.0)
+    for port in ("in0", "in1"):
+        assert arrivals.wait(port)
+    arrivals.found()
+    arrivals.batch_begins()
+    arrivals.tell(1)
+    for port in ("in0", "in1"):
+        assert arrivals.wait(port)
+
+
+def test_input_of_one_port_goes_with_it_when_the_other_was_asked_before() -> None:
+    arrivals = Arrivals(0.0)
+    for port in ("in0", "in1"):
+        assert arrivals.wait(port)
+    arrivals.batch_begins()
+    assert not arrivals.wait("in0")
+    arrivals.tell(1)
+    assert arrivals.wait("in1")
+    arrivals.found()
+    arrivals.batch_begins()
+    assert arrivals.wait("in0")
 
 
 def test_the_next_batch_waits_for_the_pause_though_there_is_news() -> None:
     arrivals = Arrivals(3600.0)
     run_batch(arrivals)
     check_that_it_waits(arrivals)
+
+
+def test_one_that_is_about_to_be_stopped_begins_no_batch_but_goes_on_if_it_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for held_s, is_over in ((3600.0, False), (0.05, True)):
+        monkeypatch.setattr("spark_bridge.arrivals.HELD_S", held_s)
+        arrivals = Arrivals(0.0)
+        assert arrivals.wait("in0")
+        arrivals.hold()
+        arrivals.tell(1)
+        thread, answers = ask(arrivals, "in0")
+        thread.join(PATIENCE_S if is_over else 0.05)
+        assert answers == ([True] if is_over else [])
+        arrivals.stop()
+        thread.join(PATIENCE_S)
+        assert answers == [is_over]
+
+
+def test_the_batch_that_closes_windows_is_not_planned_when_the_query_stops() -> None:
+    arrivals = Arrivals(0.0)
+    assert arrivals.wait("in0")
+    arrivals.batch_begins()
+    arrivals.stop()
+    with pytest.raises(StoppedError):
+        arrivals.wait("in0")
+    assert not arrivals.wait("in0")
 
 
 @pytest.mark.parametrize("for_rows", [False, True])
@@ -121,8 +173,6 @@ def test_a_port_that_has_nothing_new_does_not_hold_up_one_that_has() -> None:
     arrivals.tell(1)
     assert arrivals.wait("in1")
     arrivals.batch_begins()
-    assert not arrivals.wait("in0")
-    assert not arrivals.wait("in1")
     assert arrivals.wait("in0")
     arrivals.found()
     assert arrivals.wait("in1")

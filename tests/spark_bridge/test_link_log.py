@@ -10,8 +10,9 @@ import pytest
 from sbon.errors import RemoteProtocolError
 from sbon.fragment import Start
 from spark_bridge.durable import write_when_there_is_room
-from spark_bridge.link_log import LinkLog, LogFaultError, StoppedError
+from spark_bridge.link_log import LinkLog, LogFaultError
 from spark_bridge.segment import body_table, decode_segment, encode_segment
+from spark_bridge.stopped_error import StoppedError
 
 NEVER = threading.Event()
 

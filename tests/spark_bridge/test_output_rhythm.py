@@ -34,6 +34,26 @@ def test_whoever_lets_rows_out_often_is_waited_for() -> None:
     waiter.start()
     waiter.join(0.05)
     assert waiter.is_alive()
+    assert rhythm.rows_come()
+    assert heard == []
+    rhythm.rows_left()
+    waiter.join(5.0)
+    assert heard == [True]
+    assert not rhythm.rows_come()
+
+
+def test_rows_of_a_batch_that_had_ended_before_are_not_enough() -> None:
+    """The next one may have begun."""
+    rhythm, _ = _after(1.0, 1.0, 1.0, 1.0)
+    assert not rhythm.rows_come()
+    heard: list[bool] = []
+    waiter = threading.Thread(target=lambda: heard.append(rhythm.wait_for_rows()))
+    waiter.start()
+    waiter.join(0.05)
+    rhythm.rows_left()
+    waiter.join(0.05)
+    assert heard == []
+    assert rhythm.rows_come()
     rhythm.rows_left()
     waiter.join(5.0)
     assert heard == [True]
