@@ -4,8 +4,8 @@ Cutting a plan into fragments must not change its result, so Spark must not deri
 to see here: it has to take the one that travels with the segments (DESIGN: Engine and links). So besides the rows there
 is one *control* row per batch, which carries the watermark as its event time.
 
-Spark runs a batch without input whenever its watermark has moved, and an aggregate looks through all of its windows in
-each. So an aggregate is told of a watermark only when that closes windows.
+Spark runs a batch without input whenever its watermark has moved. So an aggregate is told of a watermark only when that
+closes windows.
 
 Spark stores the smallest watermark of a query's operators, not that of each, and reads no source whose offset has not
 changed. So after a restart a join would wait for ever for a port that has nothing new, because it has ended, say. An

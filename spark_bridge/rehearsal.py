@@ -9,8 +9,8 @@ with each batch, where others write only what has changed. And a Java machine th
 what it runs often: a start takes seconds the first time, and half a second the tenth. So it is started again and again,
 as long as that makes it faster. One start that is no faster says little on a busy host; two in a row do.
 
-What a batch does with a large state (an aggregate looks through all of its windows) nothing but such a state can
-rehearse. So if a copy of it is here, the last starts are from that.
+What a start does with a large state (all of its files are opened) nothing but such a state can rehearse. So if a copy
+of it is here, the last starts are from that.
 """
 
 from __future__ import annotations
