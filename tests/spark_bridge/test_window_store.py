@@ -49,7 +49,9 @@ class Counting:
         parquet.write_table(table, self._folder / "in" / f"{self._files}.parquet")
         self._files += 1
         self.query.processAllAvailable()
-        return dict(json.loads(self.query.lastProgress.json)["stateOperators"][0])
+        progress = self.query.lastProgress
+        assert progress is not None
+        return dict(json.loads(progress.json)["stateOperators"][0])
 
 
 @pytest.fixture(params=[("window", "key"), ("key", "window")])
