@@ -93,21 +93,23 @@ def test_the_next_batch_waits_for_the_pause_though_there_is_news() -> None:
     check_that_it_waits(arrivals)
 
 
-def test_one_that_is_about_to_be_stopped_begins_no_batch_but_goes_on_if_it_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for held_s, is_over in ((3600.0, False), (0.05, True)):
-        monkeypatch.setattr("spark_bridge.arrivals.HELD_S", held_s)
-        arrivals = Arrivals(0.0)
-        assert arrivals.wait("in0")
-        arrivals.hold()
-        arrivals.tell(1)
-        thread, answers = ask(arrivals, "in0")
-        thread.join(PATIENCE_S if is_over else 0.05)
-        assert answers == ([True] if is_over else [])
-        arrivals.stop()
-        thread.join(PATIENCE_S)
-        assert answers == [is_over]
+def held() -> Arrivals:
+    """It is about to be stopped; there is news, and nothing else keeps it from looking."""
+    arrivals = Arrivals(0.0)
+    assert arrivals.wait("in0")
+    arrivals.hold()
+    arrivals.tell(1)
+    return arrivals
+
+
+def test_one_that_is_about_to_be_stopped_begins_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_bridge.arrivals.HELD_S", 3600.0)
+    check_that_it_waits(held())
+
+
+def test_one_that_is_not_stopped_after_all_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_bridge.arrivals.HELD_S", 0.05)
+    assert held().wait("in0")
 
 
 def test_the_batch_that_closes_windows_is_not_planned_when_the_query_stops() -> None:
