@@ -137,6 +137,10 @@ class HostedFragment:
             return location.generation > known.generation
         return location.flight_address not in (None, known.flight_address)
 
+    def feeds(self) -> dict[str, tuple[Location, RelayAt | None]]:
+        """Where each producer is, and through whom it is read."""
+        return {producer: (location, self.relays.get(producer)) for producer, location in self.producers.items()}
+
     def without_address(self) -> list[str]:
         """Producers that no port here can be fed by as yet."""
         producers = {producer for port in self.record.assignment.spec.ports for producer in port.producers}

@@ -13,7 +13,7 @@ from daemon.fragments.hosted_fragment import FragmentStore, HostedFragment, Phas
 from daemon.peering.peers import Peers
 from daemon.peering.query_messages import ConnectTo, Locate, Location, SetPorts
 from daemon.peering.requests import Done
-from daemon.peering.subscription_messages import ReadThrough
+from daemon.peering.subscription_messages import ReadThrough, RelayAt
 from sbon.engine_messages import Connect, SetPort
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 
@@ -85,8 +85,8 @@ class Linking:
                 if port not in before.spec.ports:
                     command = SetPort(fragment.fragment_id, fragment.generation, self._peers.node_id, port)
                     await self._supervisor.call(command)
-            for location in list(fragment.producers.values()):
-                await self.connect(fragment, location)
+            for producer in list(fragment.producers):
+                await self.connect(fragment, producer)
         self._events.publish("ports-set", fragment=fragment.fragment_id)
         return Done()
 
@@ -95,13 +95,12 @@ class Linking:
         if fragment is None:
             return Done()
         fragment.record.assignment.check_keeper(sender)
-        location = fragment.producers.get(message.producer)
-        if location is not None and fragment.relays.get(message.producer) != message.relay:
+        if message.producer in fragment.producers and fragment.relays.get(message.producer) != message.relay:
             fragment.relays.pop(message.producer, None)
             if message.relay is not None:
                 fragment.relays[message.producer] = message.relay
             if fragment.up:
-                await self.connect(fragment, location)
+                await self.connect(fragment, message.producer)
         return Done()
 
     async def locate(self, fragment: HostedFragment, producer: str) -> None:
@@ -124,30 +123,37 @@ class Linking:
             return
         fragment.producers[location.fragment_id] = location
         if fragment.up:
-            await self.connect(fragment, location)
+            await self.connect(fragment, location.fragment_id)
 
-    async def connect(self, fragment: HostedFragment, location: Location) -> None:
-        """Feed all ports that read this producer."""
-        if location.flight_address is None:
-            return  # its host tells when its engine is up; run() asks
-        relay = fragment.relays.get(location.fragment_id)
+    async def connect_all(self, fragment: HostedFragment) -> None:
+        """Of one that is about to be up: also to where producers are found to be meanwhile, as nobody else tells the
+        engine before it is."""
+        told: dict[str, tuple[Location, RelayAt | None]] = {}
+        while told != (known := fragment.feeds()):
+            for producer, feed in known.items():
+                if told.get(producer) != feed:
+                    told[producer] = feed
+                    await self.connect(fragment, producer)
+
+    async def connect(self, fragment: HostedFragment, producer: str) -> None:
+        """Feed all ports that read this producer from where it is known to be; each from where it is by then: it may
+        be elsewhere once the engine has answered."""
         for port in fragment.record.assignment.spec.ports:
-            if location.fragment_id in port.producers:
+            location, relay = fragment.feeds()[producer]
+            if location.flight_address is None:
+                return  # its host tells when its engine is up; run() asks
+            if producer in port.producers:
                 await self._supervisor.call(
                     Connect(
                         fragment_id=fragment.fragment_id,
                         generation=fragment.generation,
                         owner=self._peers.node_id,
                         port=port.name,
-                        producer=location.fragment_id,
+                        producer=producer,
                         producer_generation=location.generation,
                         address=location.flight_address,
                         through=None if relay is None else relay.flight_address,
                     )
                 )
-        self._events.publish(
-            "link-connected",
-            fragment=fragment.fragment_id,
-            producer=location.fragment_id,
-            node=self._peers.name(location.node_id),
-        )
+        node = self._peers.name(fragment.producers[producer].node_id)
+        self._events.publish("link-connected", fragment=fragment.fragment_id, producer=producer, node=node)

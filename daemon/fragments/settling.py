@@ -299,8 +299,7 @@ class Settling:
         )
         if fragment.replication is not None:
             fragment.replication.let_out(reply.newest_batch)
-        for location in list(fragment.producers.values()):
-            await self._linking.connect(fragment, location)
+        await self._linking.connect_all(fragment)
         fragment.flight_address = hello.flight_address._replace(host=self._peers.overlay.record.host)
         fragment.output_schema = reply.output_schema
         fragment.error = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -57,6 +59,23 @@ class FakeSupervisor:
         self.commands.append(command)
 
 
+class BusySupervisor(FakeSupervisor):
+    """While it is told the first thing, ``meanwhile`` happens."""
+
+    def __init__(self, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._meanwhile = meanwhile
+
+    async def call(self, command: Command) -> None:
+        await super().call(command)
+        if len(self.commands) == 1:
+            await self._meanwhile()
+
+    def told(self) -> dict[str, FlightAddress]:
+        """Where each port reads in the end."""
+        return {command.port: command.address for command in self.commands if isinstance(command, Connect)}
+
+
 @pytest.fixture
 def fragment(tmp_path: Path) -> HostedFragment:
     hosted = HostedFragment(HostingRecord("me", Assignment(SPEC, 1, keepers=("k",), producers=(STARTING,))), tmp_path)
@@ -107,3 +126,24 @@ async def test_nothing_is_asked_for_one_that_does_not_run(
     with trio.move_on_after(5.0 * MISSING_PAUSE_S):
         await make_linking(peers, FakeSupervisor(), tmp_path).run(lambda: [fragment])
     assert not peers.asked
+
+
+@pytest.mark.parametrize("is_up", [False, True])
+async def test_a_producer_that_is_found_elsewhere_while_the_engine_is_told_is_read_there(
+    tmp_path: Path, fragment: HostedFragment, is_up: bool
+) -> None:
+    """Seen with a daemon that was killed, and whose engine had another address when it was back: a join that started
+    beside its two sources read one of them at the old address for good, as the new one was no news any more."""
+    ports = (PortSpec("in0", ("q1-join1",)), PortSpec("in1", ("q1-join1",)))
+    assignment = Assignment(msgspec.structs.replace(SPEC, ports=ports), 1, keepers=("k",), producers=(UP,))
+    fragment = HostedFragment(HostingRecord("me", assignment), tmp_path)
+    fragment.up = is_up
+    back = Location("q1-join1", 2, "west", FlightAddress("10.0.0.1", 9001))
+
+    async def found() -> None:
+        await linking.repoint(fragment, back)
+
+    supervisor = BusySupervisor(found)
+    linking = make_linking(FakePeers(), supervisor, tmp_path)
+    await (linking.connect(fragment, "q1-join1") if is_up else linking.connect_all(fragment))
+    assert supervisor.told() == dict.fromkeys(("in0", "in1"), back.flight_address)
