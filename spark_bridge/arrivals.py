@@ -69,6 +69,13 @@ class Arrivals:
                 self._rests_until = max(self._rests_until, time.monotonic() - _LATE_S) + self._pause_s
             self._found = False
 
+    def rest(self) -> None:
+        """Return when the next batch with input may begin. For sources that Spark looks at itself, and takes what there
+        is as soon as a batch has ended; each batch has some."""
+        with self._changed:
+            while not self._stopped and (rest_s := self._rests_until - time.monotonic()) > 0.0:
+                self._changed.wait(rest_s)
+
     def hold(self) -> None:
         """Nobody is answered for a while, unless :meth:`stop` comes: no further batch begins."""
         with self._changed:

@@ -332,14 +332,13 @@ class FragmentRunner:
                 self._error = one_line(error)
 
     def _start(self, stream: DataFrame) -> StreamingQuery:
-        # Ports wait for input themselves; what an external source has, Spark has to look for again and again.
-        pause_ms = 0 if self.spec.ports else self._settings.trigger_ms
+        # Spark begins a batch as soon as there is input. Ports wait for it themselves; for what an external source has,
+        # Spark looks every pollingDelay, and a batch of it ends when the next one may begin.
         writer = (
             stream.writeStream.queryName(self.spec.fragment_id)
             .foreachBatch(self._run_batch)
             .outputMode("append")
             .option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime=f"{pause_ms} milliseconds")
         )
         self.meters = FragmentMeters(time.monotonic())
         try:
@@ -374,6 +373,8 @@ class FragmentRunner:
         try:
             if self._no_more_batches.is_set():
                 raise StoppedError
+            if not self.spec.ports:
+                self._arrivals.found()
             self._arrivals.batch_begins()
             self._log.wait_for_room(self._stopping)
             began_s = time.monotonic()
@@ -390,6 +391,8 @@ class FragmentRunner:
             self.meters.busy_s += time.monotonic() - began_s
             if is_first:
                 self._report_soon()
+            if not self.spec.ports and not ended:
+                self._arrivals.rest()
         except (LogFaultError, SbonError, OSError) as error:
             self._error = one_line(error)
             raise
