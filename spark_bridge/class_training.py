@@ -111,7 +111,7 @@ class _Training:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._folder = folder
         self._fragments = Fragments(spark, _SETTINGS, lambda _: None, lambda: None)
-        self._server = LinkServer("127.0.0.1", self._fragments)
+        self._server = LinkServer("127.0.0.1", self._fragments.links)
         streams = [StreamSpec(name, "replay", _SCHEMA, "ts", self._write_rows(name)) for name in _STREAMS]
         sinks = [SinkSpec(name, "parquet", {"path": str(folder / "out" / name)}) for name in _QUERIES]
         self._catalog = Catalog(

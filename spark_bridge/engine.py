@@ -46,9 +46,10 @@ from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.frames import FrameReader, frame
 from spark_bridge import local_files
 from spark_bridge.changing_folder import folder_bytes
-from spark_bridge.flight_links import LinkServer, Served
+from spark_bridge.flight_links import LinkServer
 from spark_bridge.fragment_input import FragmentInput
 from spark_bridge.fragment_runner import FragmentRunner, RunnerSettings, one_line
+from spark_bridge.link_service import LinkService, Served
 from spark_bridge.processor_time import ProcessorTime, spent_by_tree_s
 from spark_bridge.rehearsal import Rehearsals
 from spark_bridge.relay import Relay
@@ -101,6 +102,7 @@ class Fragments:
         self._settings = settings
         self._tell = tell
         self._report_soon = report_soon
+        self.links = LinkService(self)
         self._runners: dict[str, FragmentRunner] = {}
         self._generations: dict[str, int] = {}
         self._rehearsals = Rehearsals(spark, settings)
@@ -232,7 +234,14 @@ class Fragments:
             self._rehearsals.leave(command.fragment_id)
             prepared = self._prepared.pop(command.fragment_id, None)
             runner = FragmentRunner(
-                self._spark, command, self._settings, link_lost, snapshot_taken, self._report_soon, prepared
+                self._spark,
+                command,
+                self._settings,
+                link_lost,
+                snapshot_taken,
+                self._report_soon,
+                prepared,
+                self.links,
             )
             self._runners[command.fragment_id] = runner
         finally:
@@ -308,7 +317,7 @@ class Engine:
         local_files.use_plain_files(spark)
         register_replay_source(spark)
         fragments = Fragments(spark, self._settings.runner, self._send, self._due.set)
-        server = LinkServer(self._settings.bind_host, fragments)
+        server = LinkServer(self._settings.bind_host, fragments.links)
         self._fragments = fragments
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         self._send(self._hello(spark, server.address))

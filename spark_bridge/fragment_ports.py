@@ -9,8 +9,9 @@ from pathlib import Path
 from sbon.engine_messages import Connect, PortStatus, cursor_name
 from sbon.errors import SbonError
 from sbon.fragment import FragmentSpec, PortSpec
-from spark_bridge.flight_links import Puller, Target
+from spark_bridge.link_service import LinkService
 from spark_bridge.port_inbox import PortInbox, Segment
+from spark_bridge.puller import Puller, Target
 from spark_bridge.relay import Relay
 
 #: Later than what Spark begins with, and before what anybody's rows are of.
@@ -21,14 +22,20 @@ class FragmentPorts:
     """Inboxes in ``folder``, and a puller for each producer that was connected, until :meth:`stop`."""
 
     def __init__(
-        self, folder: Path, spec: FragmentSpec, wanted: threading.Event, arrived: Callable[[int, bool], None]
+        self,
+        folder: Path,
+        spec: FragmentSpec,
+        wanted: threading.Event,
+        arrived: Callable[[int, bool], None],
+        own_links: LinkService | None = None,
     ) -> None:
-        """``wanted``: nothing is pulled before it is set; ``arrived`` is called when a segment has come,
-        as by :class:`Puller`."""
+        """``wanted``: nothing is pulled before it is set; ``arrived`` is called when a segment has come, and
+        ``own_links`` are there, as for :class:`Puller`."""
         self._fragment_id = spec.fragment_id
         self._steps = spec.watermark_steps
         self._wanted = wanted
         self._arrived = arrived
+        self._own_links = own_links
         self._ports = {port.name: port for port in spec.ports}
         self._inboxes = {
             port.name: PortInbox(folder / f"{port.name}.sqlite", port.producers, port.first_batches, port.switch)
@@ -51,7 +58,7 @@ class FragmentPorts:
             cursor = cursor_name(self._fragment_id, command.port)
             inbox = self._inboxes[command.port]
             self._pullers[key] = Puller(
-                inbox, command.producer, cursor, self._wanted, lost, read_for_good, self._arrived
+                inbox, command.producer, cursor, self._wanted, lost, read_for_good, self._arrived, self._own_links
             )
         self._pullers[key].point_at(Target(command.address, command.producer_generation, command.through))
 

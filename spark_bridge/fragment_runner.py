@@ -35,11 +35,11 @@ from sbon.fragment import END_OF_STREAM_MS, FragmentKind, PortSpec, Start
 from spark_bridge.arrivals import Arrivals
 from spark_bridge.changing_folder import FolderSize, folder_bytes
 from spark_bridge.durable import write_durably, write_when_there_is_room
-from spark_bridge.flight_links import Served
 from spark_bridge.folder_lock import FolderLock
 from spark_bridge.fragment_input import FragmentInput, names_in_use
 from spark_bridge.fragment_ports import FragmentPorts
 from spark_bridge.link_log import LinkLog, LogFaultError
+from spark_bridge.link_service import LinkService, Served
 from spark_bridge.moved_state import own_its_paths
 from spark_bridge.offset_log import BatchPlan, is_committed, planned_batch
 from spark_bridge.outlet import Outlet
@@ -90,9 +90,10 @@ class FragmentRunner:
         snapshot_taken: Callable[[Snapshot], None],
         report_soon: Callable[[], None],
         prepared: FragmentInput | None = None,
+        own_links: LinkService | None = None,
     ) -> None:
         """``report_soon()`` is called after the first batch: somebody may be waiting for that. ``prepared``: what it
-        reads, if that was made ready before."""
+        reads, if that was made ready before. ``own_links``: of the engine that it runs on."""
         self.spec = command.spec
         self.generation = command.generation
         self.owner = command.owner
@@ -129,7 +130,8 @@ class FragmentRunner:
                 settings.log_bytes,
                 self._rhythm.rows_left,
             )
-            self._ports = FragmentPorts(self._folder / "ports", self.spec, self._log.wanted, self._arrivals.tell)
+            folder, wanted = self._folder / "ports", self._log.wanted
+            self._ports = FragmentPorts(folder, self.spec, wanted, self._arrivals.tell, own_links)
             self._outlet = Outlet(self._folder, self._log, self._ports.inboxes, snapshot_taken)
             self._outlet.bound(command.bounds)
             stream, self.output_schema = self._stream(command.port_schemas, prepared)

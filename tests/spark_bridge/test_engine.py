@@ -17,8 +17,8 @@ from sbon.engine_messages import Destroy, FragmentState, Instantiate, Migrate, R
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
 from sbon.row_multiset import difference
 from sbon.streams import SinkSpec, StreamSpec
-from spark_bridge.flight_links import PullRequest
 from spark_bridge.flight_links import connect as links_to
+from spark_bridge.link_service import PullRequest
 from spark_bridge.port_inbox import PortInbox
 from tests.spark_bridge.driven_engine import DrivenEngine, connect, deploy
 from tests.spark_bridge.trace_check import TraceCheck, read_traces

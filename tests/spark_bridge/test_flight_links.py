@@ -13,10 +13,12 @@ import pytest
 from pyarrow import flight
 
 from sbon.engine_messages import FlightAddress
-from spark_bridge.flight_links import LinkServer, Puller, PullRequest, Served, Target, connect
+from spark_bridge.flight_links import LinkServer, connect
 from spark_bridge.link_credentials import LinkCredentials, to_pem
 from spark_bridge.link_log import LinkLog
+from spark_bridge.link_service import LinkService, PullRequest, Served
 from spark_bridge.port_inbox import PortInbox
+from spark_bridge.puller import Puller, Target
 from spark_bridge.relay import Relay
 
 PATIENCE_S = 30.0
@@ -47,14 +49,14 @@ def fragments(tmp_path: Path) -> Fragments:
 
 @pytest.fixture
 def server(fragments: Fragments) -> Iterator[LinkServer]:
-    with LinkServer("127.0.0.1", fragments) as made:
+    with LinkServer("127.0.0.1", LinkService(fragments)) as made:
         yield made
         fragments.stopping.set()
         fragments.log.wake()
 
 
-def pull(address: FlightAddress, folder: Path, want: int) -> tuple[int, str]:
-    """The rows that came, and why no more did."""
+def pull(address: FlightAddress, folder: Path, want: int, own: LinkService | None = None) -> tuple[int, str]:
+    """How many segments came, and why no more did."""
     lost: list[str] = []
     told = threading.Event()
 
@@ -65,7 +67,7 @@ def pull(address: FlightAddress, folder: Path, want: int) -> tuple[int, str]:
     inbox = PortInbox(folder / "inbox", ("f",))
     wanted = threading.Event()
     wanted.set()
-    puller = Puller(inbox, "f", "c", wanted, note, lambda: inbox.read_for_good().get("f", -1))
+    puller = Puller(inbox, "f", "c", wanted, note, lambda: inbox.read_for_good().get("f", -1), own_links=own)
     puller.point_at(Target(address, 1))
     try:
         for _ in range(int(PATIENCE_S / 0.05)):
@@ -78,6 +80,19 @@ def pull(address: FlightAddress, folder: Path, want: int) -> tuple[int, str]:
 
 def test_segments_come_over_tls(server: LinkServer, tmp_path: Path) -> None:
     assert pull(server.address, tmp_path, want=3) == (3, "")
+
+
+def test_a_reader_in_the_same_engine_needs_no_network(fragments: Fragments, tmp_path: Path) -> None:
+    own = LinkService(fragments)
+    nowhere = FlightAddress("192.0.2.1", 1, own.credentials.certificate, own.credentials.secret)
+    try:
+        assert pull(nowhere, tmp_path, want=3, own=own) == (3, "")
+        before, reason = pull(nowhere._replace(secret=b""), tmp_path, want=4, own=own)
+        assert before == 3
+        assert "knows this engine's secret" in reason
+    finally:
+        fragments.stopping.set()
+        fragments.log.wake()
 
 
 def test_who_does_not_know_the_secret_gets_nothing(server: LinkServer, tmp_path: Path) -> None:
@@ -145,7 +160,7 @@ def test_who_waits_for_a_host_that_is_cut_off_is_pointed_at_another_one(server: 
     inbox = PortInbox(tmp_path / "inbox", ("f",))
     wanted = threading.Event()
     wanted.set()
-    with LinkServer("127.0.0.1", silent) as gone:
+    with LinkServer("127.0.0.1", LinkService(silent)) as gone:
         puller = Puller(inbox, "f", "c", wanted, lambda _: None, lambda: -1)
         try:
             puller.point_at(Target(gone.address, 1))

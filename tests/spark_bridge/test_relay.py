@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 
 from sbon.engine_messages import FlightAddress
-from spark_bridge import flight_links
-from spark_bridge.flight_links import LinkServer, Puller, Served, Target
+from spark_bridge import flight_links, puller
+from spark_bridge.flight_links import LinkServer
 from spark_bridge.link_log import LinkLog
+from spark_bridge.link_service import LinkService, Served
 from spark_bridge.port_inbox import PortInbox
+from spark_bridge.puller import Puller, Target
 from spark_bridge.relay import NotHereError, Relay
 
 PATIENCE_S = 30.0
@@ -68,7 +70,7 @@ class Reader:
         self.lost: list[str] = []
         read_for_good = self.inbox.end
         self.puller = Puller(self.inbox, "f", f"{name}:in0", wanted, self.lost.append, lambda: read_for_good() - 1)
-        self.server = LinkServer("127.0.0.1", self)
+        self.server = LinkServer("127.0.0.1", LinkService(self))
 
     def served(self, fragment_id: str) -> Served | None:
         return None
@@ -91,7 +93,7 @@ def producer(tmp_path: Path) -> Producer:
 @contextmanager
 def readers(producer: Producer, folder: Path) -> Iterator[tuple[FlightAddress, Reader, Reader]]:
     near, far = Reader(folder, "near"), Reader(folder, "far")
-    with LinkServer("127.0.0.1", producer) as server, near.server, far.server:
+    with LinkServer("127.0.0.1", LinkService(producer)) as server, near.server, far.server:
         try:
             yield server.address, near, far
         finally:
@@ -165,7 +167,7 @@ def test_a_relay_that_hangs_is_given_up(producer: Producer, tmp_path: Path, monk
 def test_who_hears_nothing_from_a_relay_asks_the_producer(
     producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flight_links, "_RELAY_SILENCE_S", 0.0)
+    monkeypatch.setattr(puller, "_RELAY_SILENCE_S", 0.0)
     with readers(producer, tmp_path) as (address, near, far):
         near.puller.point_at(Target(address._replace(port=1), 1))
         far.puller.point_at(Target(address, 1, near.server.address))
