@@ -209,7 +209,8 @@ class FragmentStatus(_Message, frozen=True):
 
     ``stream_rows_per_s``: what a source reads, before its filters, None while that is not known, and of all others.
     ``cpu_cores``: processor seconds per second, None until it has run long enough to tell.
-    ``damaged``: as in :class:`EngineReply`.
+    ``damaged``: as in :class:`EngineReply`. ``waited_for_s``: cursors that have read nothing for so long, although all
+    who read the same wait for them, as the log is full.
     """
 
     fragment_id: str
@@ -228,6 +229,7 @@ class FragmentStatus(_Message, frozen=True):
     stream_rows_per_s: float | None = None
     cpu_cores: float | None = None
     damaged: bool = False
+    waited_for_s: dict[str, float] = {}
 
 
 class LinkLost(_Message, frozen=True):

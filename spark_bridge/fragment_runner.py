@@ -246,6 +246,7 @@ class FragmentRunner:
             selectivity=meters.bytes_out.total / bytes_in if bytes_in else None,
             state_bytes=self._state_size.after(self._batch_id, now),
             error=error,
+            waited_for_s=self._log.waited_for_s(),
         )
 
     def rest_if_finished(self) -> None:

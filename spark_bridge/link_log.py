@@ -2,12 +2,14 @@
 
 One file per micro-batch, named by its batch id. Appending is idempotent: Spark replays a batch after a crash, and the
 replay must say the same again; if it does not, the fragment has become non-deterministic and is stopped. Each consumer
-has a cursor here; the slowest one bounds how far the producer may run ahead (back-pressure instead of loss).
+has a cursor here; the slowest one bounds how far the producer may run ahead (back-pressure instead of loss). One for
+which all others wait is told of, so that it can be left behind.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,6 +56,8 @@ class LinkLog:
         self._sizes: dict[int, int] = {int(path.stem): path.stat().st_size for path in folder.glob("*.segment")}
         stored = self._stored_cursors()
         self._cursors: dict[str, int] = {consumer: stored.get(consumer, -1) for consumer in consumers}
+        #: On the monotonic clock: since when all others wait for these.
+        self._waited_for_since: dict[str, float] = {}
         self._safe_batch: int | None = None
         self._rows_left = rows_left
         self._newest_served = -1
@@ -113,6 +117,7 @@ class LinkLog:
             self._bytes_out += len(data)
             self._rows_out += header.rows
             self._trim()
+            self._note_waited_for()
             self._changed.notify_all()
 
     def serve_up_to(self, safe_batch: int | None) -> None:
@@ -154,9 +159,8 @@ class LinkLog:
             if batch_id <= self._cursors.get(consumer, batch_id):
                 return  # old news, or from somebody who reads here no longer
             self._cursors[consumer] = batch_id
-            self._store_cursors()
-            self._trim()
-            self._changed.notify_all()
+            self._waited_for_since.pop(consumer, None)  # it does read
+            self._cursors_changed()
 
     def set_readers(self, consumers: tuple[str, ...]) -> dict[str, Start]:
         """From now on these are the consumers; where each of them begins. New ones do with the oldest segment here."""
@@ -165,9 +169,7 @@ class LinkLog:
             known = {consumer: self._cursors.get(consumer, oldest - 1) for consumer in consumers}
             if known != self._cursors:
                 self._cursors = known
-                self._store_cursors()
-                self._trim()
-                self._changed.notify_all()
+                self._cursors_changed()
             return {consumer: self._start(cursor + 1) for consumer, cursor in known.items()}
 
     def _start(self, batch_id: int) -> Start:
@@ -213,9 +215,33 @@ class LinkLog:
         if header.watermark_ms is None or header.watermark_ms < promised:
             raise LogFaultError(f"the watermark of {self._fragment_id} went back at batch {header.batch_id}")
 
+    def waited_for_s(self) -> dict[str, float]:
+        """The consumers without which the producer could go on, and for how long they have read nothing meanwhile."""
+        with self._changed:
+            now = time.monotonic()
+            return {consumer: now - since for consumer, since in self._waited_for_since.items()}
+
+    def _cursors_changed(self) -> None:
+        self._store_cursors()
+        self._trim()
+        self._note_waited_for()
+        self._changed.notify_all()
+
+    def _note_waited_for(self) -> None:
+        if self._unacknowledged_bytes() <= self._max_bytes:
+            self._waited_for_since = {}
+            return
+        behind = [each for each, cursor in self._cursors.items() if self._bytes_after(cursor) > self._max_bytes]
+        if len(behind) == len(self._cursors):
+            behind = []  # nobody waits for the others
+        now = time.monotonic()
+        self._waited_for_since = {consumer: self._waited_for_since.get(consumer, now) for consumer in behind}
+
     def _unacknowledged_bytes(self) -> int:
-        behind = min(self._cursors.values(), default=-1)
-        return sum(size for batch_id, size in self._sizes.items() if batch_id > behind)
+        return self._bytes_after(min(self._cursors.values(), default=-1))
+
+    def _bytes_after(self, cursor: int) -> int:
+        return sum(size for batch_id, size in self._sizes.items() if batch_id > cursor)
 
     def _trim(self) -> None:
         acknowledged = min(self._cursors.values(), default=-1)

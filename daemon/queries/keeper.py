@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -74,6 +74,8 @@ class Keeper:
         self.flows = Flows(peers)
         #: Called when something is released.
         self.on_release: Callable[[], None] = lambda: None
+        #: Told of the cursors on a fragment for which others wait, and for how long (FragmentStatus).
+        self.on_waiting: Callable[[str, Mapping[str, float]], None] = lambda fragment_id, waited_for_s: None
         self._nursery: trio.Nursery | None = None
         peers.handle(Claim, self._claim)
         peers.handle(Locate, self._locate)
@@ -283,6 +285,8 @@ class Keeper:
         fragment_id, generation, status = report.fragment_id, report.generation, report.status
         self._reports[fragment_id] = report
         self.flows.note(report)
+        if status is not None and status.waited_for_s:
+            self.on_waiting(fragment_id, status.waited_for_s)
 
         def change(record: QueryRecord) -> QueryRecord:
             if report.flight_address is not None:

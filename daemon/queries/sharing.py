@@ -43,6 +43,18 @@ def unsubscribe(record: QueryRecord, cursors: Iterable[str]) -> QueryRecord:
     return without_unneeded(counted(record, msgspec.structs.replace(record, readers=readers)))
 
 
+def left_behind(record: QueryRecord, fragment_id: str, stuck: Iterable[str]) -> set[str]:
+    """Those of the cursors ``stuck`` on a fragment for which another query waits, that reads it."""
+
+    def query_of(cursor: str) -> str:
+        reader = record.readers.get(cursor)
+        return record.query_id if reader is None else reader.query_id
+
+    here = set(record.cursors(fragment_id))
+    waiting = {query_of(cursor) for cursor in here.difference(stuck)}
+    return {cursor for cursor in here.intersection(stuck) if waiting - {query_of(cursor)}}
+
+
 def broken(record: QueryRecord, fragment_id: str) -> QueryRecord:
     """The fragment cannot go on: whoever reads it, or what it feeds, has to hear that there is nothing any more."""
     fed = {cursor for cursor, reader in record.readers.items() if fragment_id in needed(record, [reader.fragment_id])}

@@ -2,15 +2,15 @@
 
 The keepers of the query with which a fragment came grant them; the keepers of a query that reads renew them, each for
 itself, for as long as the query needs them, and learn on the way where the fragment is. A subscription that a majority
-of the granting keepers has not heard of for long is dropped, and what nobody reads then ends. A query whose
-subscription is gone fails, and says why.
+of the granting keepers has not heard of for long is dropped, and so is one whose reader does not read although others
+wait for it; what nobody reads then ends. A query whose subscription is gone fails, and says why.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 
 import trio
@@ -50,6 +50,7 @@ LEASES = 8
 RENEWALS = 10
 LONGEST_PAUSE_S = 5.0
 ASK_TIMEOUT_S = 5.0
+_RUN_OUT = "its subscription has run out, or it did not read while others had to wait for it"
 #: For the owner of a fragment to tell its engine of a new reader.
 SUBSCRIBE_TIMEOUT_S = 30.0
 
@@ -77,10 +78,13 @@ class Subscriptions:
         self._heard_s: dict[str, float] = {}
         self._readings: dict[str, Reading] = {}
         self._dropped: set[tuple[str, str]] = set()
+        #: By fragment: cursors for which others have waited for too long.
+        self._stuck: defaultdict[str, set[str]] = defaultdict(set)
         self._relaying = Relaying(peers, keeper.flows, events)
         self._due = trio.Event()
         keeper.flows.readings = self._of_readers
         keeper.on_release = self._look_soon
+        keeper.on_waiting = self._note_stuck
         peers.handle(Subscribe, self._subscribe)
         peers.handle(Unsubscribe, self._unsubscribe)
         peers.handle(RenewSubscriptions, self._renew_for)
@@ -96,6 +100,8 @@ class Subscriptions:
                         nursery.start_soon(self._renew, record)
                     if record.readers:
                         nursery.start_soon(self._drop_silent, record)
+                    for fragment_id in record.fragments.keys() & self._stuck.keys():
+                        nursery.start_soon(self._detach, record, fragment_id, self._stuck.pop(fragment_id))
                     nursery.start_soon(self._relaying.look_at_own, record)
             with trio.move_on_after(min(LONGEST_PAUSE_S, self._lasts_s / RENEWALS)):
                 await self._due.wait()
@@ -159,7 +165,7 @@ class Subscriptions:
         if known is not None and record is None:
             return SubscriptionsRenewed((), {}, known.kept_by)
         readers = {} if record is None else record.readers
-        why = "its query is not known here" if record is None else record.error or "its subscription has run out"
+        why = "its query is not known here" if record is None else record.error or _RUN_OUT
         gone = {cursor: why for cursor in message.readings if cursor not in readers}
         for cursor in message.readings.keys() - gone.keys():
             self._heard_s[cursor] = self._monotonic_s()
@@ -186,6 +192,23 @@ class Subscriptions:
                     await self._drop(record, (cursor,))
                 except SbonError as error:
                     log.info("%s is not dropped now: %s", cursor, error)
+
+    def _note_stuck(self, fragment_id: str, waited_for_s: Mapping[str, float]) -> None:
+        """As long as a subscription lasts without a word; who reads again meanwhile is waited for."""
+        if stuck := {cursor for cursor, waited_s in waited_for_s.items() if waited_s >= self._lasts_s}:
+            self._stuck[fragment_id] |= stuck
+            self._due.set()
+
+    async def _detach(self, record: QueryRecord, fragment_id: str, stuck: set[str]) -> None:
+        """Other queries wait for them no longer: their own fail."""
+        behind = sharing.left_behind(record, fragment_id, stuck)
+        try:
+            await self._drop(record, tuple(behind & record.readers.keys()))
+            if own := sorted(behind - record.readers.keys()):
+                why = f"{own[0].partition(':')[0]} did not read {fragment_id} while other queries had to wait for it"
+                await self._keeper.end(record.query_id, QueryStatus.FAILED, why)
+        except SbonError as error:  # the owner says so again
+            log.info("%s is not left behind now: %s", ", ".join(sorted(behind)), error)
 
     def _is_unread(self, cursor: str) -> bool:
         now_s = self._monotonic_s()

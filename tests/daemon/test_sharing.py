@@ -37,6 +37,19 @@ def alive(of: QueryRecord) -> set[str]:
     return {fragment_id for fragment_id, fragment in of.fragments.items() if not fragment.released}
 
 
+def test_who_does_not_read_is_left_behind_if_another_query_waits_for_it() -> None:
+    own, other, third = "q1-aggregate1:in0", "q2-sink1:in0", "q3-sink1:in0"
+    shared = subscribed(record())
+    assert sharing.left_behind(shared, "q1-join1", [other]) == {other}
+    assert sharing.left_behind(shared, "q1-join1", [own]) == {own}
+    assert sharing.left_behind(shared, "q1-join1", [own, other]) == set(), "nobody waits"
+    assert sharing.left_behind(subscribed(shared, by="q3"), "q1-join1", [own, other]) == {own, other}
+    assert sharing.left_behind(shared, "q1-join1", [third]) == set(), "it does not read it"
+    both = sharing.subscribe(record(), ("q2-join1:in0", "q2-join1:in1"), Reader("q1-join1", "q2", KEEPERS))
+    ended = query_record.ended(both, QueryStatus.CANCELLED)
+    assert sharing.left_behind(ended, "q1-join1", ["q2-join1:in0"]) == set(), "only its own query waits"
+
+
 def test_what_is_read_outlives_its_query_and_ends_with_its_last_reader() -> None:
     shared = subscribed(subscribed(record()), by="q3")
     assert shared.cursors("q1-join1") == ("q1-aggregate1:in0", "q2-sink1:in0", "q3-sink1:in0")

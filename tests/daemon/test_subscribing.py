@@ -15,7 +15,17 @@ import trio.testing
 
 from daemon.events import Events
 from daemon.peering import query_record
-from daemon.peering.query_messages import ConnectTo, DerivedStream, Location, QueryStatus, Reader, ReleaseFragment
+from daemon.peering.query_messages import (
+    ConnectTo,
+    DerivedStream,
+    FragmentReport,
+    Location,
+    QueryStatus,
+    Reader,
+    ReleaseFragment,
+    Report,
+    Reported,
+)
 from daemon.peering.query_record import QueryRecord
 from daemon.peering.requests import Done
 from daemon.peering.subscription_messages import AskOffered, ConsumersSet, Offered, ReadThrough, SetConsumers
@@ -23,7 +33,7 @@ from daemon.queries.keeper import Keeper
 from daemon.queries.offers import Offers
 from daemon.queries.record_keeping import RecordKeeping
 from daemon.queries.subscribing import LEASES, LONGEST_PAUSE_S, Subscriptions
-from sbon.engine_messages import FlightAddress
+from sbon.engine_messages import FlightAddress, FragmentState, FragmentStatus
 from sbon.errors import SbonError, UnavailableError
 from sbon.fragment import Start
 from tests.daemon.fake_network import FakeNetwork
@@ -162,6 +172,47 @@ async def test_what_a_single_keeper_does_not_hear_of_goes_on(
         assert failed is not None
         assert failed.status is QueryStatus.FAILED
         assert "subscription has run out" in (failed.error or "")
+
+
+OWN_CURSOR = "q0-aggregate1:in0"
+
+
+async def report_waiting(there: World, **waited_for_s: float) -> None:
+    """The host of the join says for whom others wait."""
+    cursors = {"own": OWN_CURSOR, "other": CURSOR}
+    waiting = {cursors[name]: waited_s for name, waited_s in waited_for_s.items()}
+    status = FragmentStatus(JOIN, 1, FragmentState.RUNNING, waited_for_s=waiting)
+    report = Report("q0", (FragmentReport(JOIN, 1, FlightAddress("127.0.0.1", 1), status),))
+    nodes = there.network.nodes
+    await nodes["host"].request(nodes["k2"].record, report, Reported)
+    await trio.sleep(2 * LONGEST_PAUSE_S)
+
+
+async def test_a_reader_that_does_not_read_is_waited_for_for_so_long_and_then_fails(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with world(tmp_path) as there:
+        await report_waiting(there, own=0.9 * LASTS_S, other=0.9 * LASTS_S)
+        assert there.q0().readers.keys() == {CURSOR}
+        await report_waiting(there, other=1.1 * LASTS_S)
+        await report_waiting(there, other=1.2 * LASTS_S)  # its host has not heard yet
+        assert there.q0().readers == {}
+        assert there.q0().status is QueryStatus.RUNNING
+        failed = there.nodes["r1"].keeping.find("q1")
+        assert failed is not None
+        assert failed.status is QueryStatus.FAILED
+        assert "did not read while others had to wait" in (failed.error or "")
+
+
+async def test_a_query_that_does_not_read_what_others_do_fails_and_they_go_on(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with world(tmp_path) as there:
+        await report_waiting(there, own=1.1 * LASTS_S)
+        assert there.q0().status is QueryStatus.FAILED
+        assert "q0-aggregate1 did not read q0-join1" in (there.q0().error or "")
+        assert there.q0().cursors(JOIN) == (CURSOR,)
+        assert JOIN not in there.released
 
 
 async def test_readers_hear_where_a_fragment_is_now(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:

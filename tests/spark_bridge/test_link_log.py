@@ -151,6 +151,24 @@ def test_a_slow_consumer_holds_the_producer_until_it_acknowledges(tmp_path: Path
         log.wait_for_room(stopping)
 
 
+def test_it_is_told_who_alone_is_waited_for_and_has_read_nothing_meanwhile(tmp_path: Path) -> None:
+    log = open_log(tmp_path, "a", "b", max_bytes=1)
+    append(log, 0, 1)
+    assert not log.waited_for_s(), "nobody waits for anybody: both have read nothing"
+    log.acknowledge("a", 0)
+    assert log.waited_for_s().keys() == {"b"}
+    append(log, 1, 2)
+    log.acknowledge("a", 1)
+    first = log.waited_for_s()["b"]
+    assert log.waited_for_s()["b"] > first >= 0.0
+    log.acknowledge("b", 0)
+    assert log.waited_for_s()["b"] < first, "it has read something"
+    log.set_readers(("a",))
+    assert not log.waited_for_s()
+    append(log, 2, 3)
+    assert not log.waited_for_s()
+
+
 def test_a_segment_that_is_damaged_on_the_disk_is_not_served(tmp_path: Path) -> None:
     log = open_log(tmp_path, "c")
     for batch_id in range(3):
