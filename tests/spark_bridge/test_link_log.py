@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -151,7 +153,11 @@ def test_a_slow_consumer_holds_the_producer_until_it_acknowledges(tmp_path: Path
         log.wait_for_room(stopping)
 
 
-def test_it_is_told_who_alone_is_waited_for_and_has_read_nothing_meanwhile(tmp_path: Path) -> None:
+def test_it_is_told_who_alone_is_waited_for_and_has_read_nothing_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = itertools.count()
+    monkeypatch.setattr("spark_bridge.link_log.time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
     log = open_log(tmp_path, "a", "b", max_bytes=1)
     append(log, 0, 1)
     assert not log.waited_for_s(), "nobody waits for anybody: both have read nothing"
@@ -159,10 +165,10 @@ def test_it_is_told_who_alone_is_waited_for_and_has_read_nothing_meanwhile(tmp_p
     assert log.waited_for_s().keys() == {"b"}
     append(log, 1, 2)
     log.acknowledge("a", 1)
-    first = log.waited_for_s()["b"]
-    assert log.waited_for_s()["b"] > first >= 0.0
+    first, later = log.waited_for_s()["b"], log.waited_for_s()["b"]
+    assert later == first + 1.0
     log.acknowledge("b", 0)
-    assert log.waited_for_s()["b"] < first, "it has read something"
+    assert log.waited_for_s()["b"] == first, "it has read something"
     log.set_readers(("a",))
     assert not log.waited_for_s()
     append(log, 2, 3)
