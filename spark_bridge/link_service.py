@@ -100,6 +100,8 @@ class LinkService:
         except LogFaultError as error:
             served.fault(str(error))
             raise
+        except OSError as error:  # it has just been stopped, and its folder deleted, say
+            raise UnavailableError(f"the log of {request.fragment_id} cannot be read: {error}") from None
 
     def relay(self, request: PullRequest) -> Iterator[bytes]:
         """Of what is kept for others that read the same."""
@@ -114,7 +116,11 @@ class LinkService:
 
     def acknowledge(self, request: Acknowledgement) -> None:
         """They may be trimmed."""
-        self._served(request).log.acknowledge(request.consumer, request.up_to_batch)
+        served = self._served(request)
+        try:
+            served.log.acknowledge(request.consumer, request.up_to_batch)
+        except OSError as error:  # the disk is full, say: it is acknowledged again
+            raise UnavailableError(f"the log of {request.fragment_id} notes nothing now: {error}") from None
 
     def _check_secret(self, request: PullRequest | Acknowledgement) -> None:
         if not hmac.compare_digest(request.secret, self.credentials.secret):

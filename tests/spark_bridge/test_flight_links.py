@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -93,6 +94,40 @@ def test_a_reader_in_the_same_engine_needs_no_network(fragments: Fragments, tmp_
     finally:
         fragments.stopping.set()
         fragments.log.wake()
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+@pytest.mark.parametrize("broken", ["acknowledge", "_whole_segment"])
+def test_a_disk_that_fails_for_a_moment_ends_no_link(
+    fragments: Fragments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool, broken: str
+) -> None:
+    works, failed = getattr(fragments.log, broken), threading.Event()
+
+    def fail_once(*arguments: object) -> object:
+        if failed.is_set():
+            return works(*arguments)
+        failed.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fragments.log, broken, fail_once)
+    service, lost = LinkService(fragments), list[str]()
+    inbox, wanted = PortInbox(tmp_path / "inbox", ("f",)), threading.Event()
+    wanted.set()
+    with LinkServer("127.0.0.1", service) as server:
+        puller = Puller(inbox, "f", "c", wanted, lost.append, lambda: 0, own_links=service if is_local else None)
+        puller.point_at(Target(server.address, 1))
+        try:
+            for _ in range(int(PATIENCE_S / 0.05)):
+                if inbox.next_batch("f") == 3 and fragments.log._cursors["c"] == 0:
+                    break
+                time.sleep(0.05)
+            assert inbox.next_batch("f") == 3
+            assert fragments.log._cursors["c"] == 0
+            assert "No space left on device" in lost[0]
+        finally:
+            puller.stop()
+            fragments.stopping.set()
+            fragments.log.wake()
 
 
 def test_who_does_not_know_the_secret_gets_nothing(server: LinkServer, tmp_path: Path) -> None:
