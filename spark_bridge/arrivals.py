@@ -41,6 +41,8 @@ class Arrivals:
         self._looked: dict[str, int] = {}
         #: Until then there is no further batch, and nobody need look for news.
         self._rests_until = -math.inf
+        #: The first multiple of the pause, by the wall clock, after the last batch began.
+        self._next_beat_s = -math.inf
         self._has_time_until = time.monotonic() + FIRST_WITHIN_S
         self._held_until = -math.inf
         #: Ports whose sources have not been asked since the last batch began.
@@ -64,16 +66,20 @@ class Arrivals:
         watermark may have moved, and then it has a batch to run that closes windows, which must not wait for input.
         Input that is due goes with it: a batch may take long, however little it reads."""
         with self._changed:
+            now_s = time.monotonic()
             self._unasked = set(self._looked)
             if self._found:
-                self._rests_until = max(self._rests_until, time.monotonic() - _LATE_S) + self._pause_s
+                self._rests_until = max(self._rests_until, now_s - _LATE_S) + self._pause_s
+            if self._pause_s:
+                self._next_beat_s = now_s + self._pause_s - time.time() % self._pause_s
             self._found = False
 
     def rest(self) -> None:
-        """Return when the next batch with input may begin. For sources that Spark looks at itself, and takes what there
-        is as soon as a batch has ended; each batch has some."""
+        """Return when the next batch may begin, if Spark looks at the source itself and takes what there is as soon as
+        a batch has ended: at a multiple of the pause by the wall clock, as with Spark's own trigger. So all sources of
+        a join begin at the same moments, and no result waits for the later one."""
         with self._changed:
-            while not self._stopped and (rest_s := self._rests_until - time.monotonic()) > 0.0:
+            while not self._stopped and (rest_s := self._next_beat_s - time.monotonic()) > 0.0:
                 self._changed.wait(rest_s)
 
     def hold(self) -> None:

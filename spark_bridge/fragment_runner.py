@@ -376,8 +376,6 @@ class FragmentRunner:
         try:
             if self._no_more_batches.is_set():
                 raise StoppedError
-            if not self.spec.ports:
-                self._arrivals.found()
             self._arrivals.batch_begins()
             self._log.wait_for_room(self._stopping)
             began_s = time.monotonic()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -227,3 +228,34 @@ def test_a_segment_without_rows_is_looked_at_in_the_end(monkeypatch: pytest.Monk
     _, thread, answers = asked_after_a_segment_without_rows()
     thread.join(PATIENCE_S)
     assert answers == [True]
+
+
+def test_a_source_of_sparks_own_rests_until_the_next_multiple_of_its_pause_by_the_wall_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    until_then_s = 0.2
+    monkeypatch.setattr("spark_bridge.arrivals.time.time", lambda: 7200.0 - until_then_s)
+    arrivals = Arrivals(3600.0)
+    began_s = time.monotonic()
+    arrivals.batch_begins()
+    arrivals.rest()
+    assert time.monotonic() - began_s >= until_then_s - 1e-6
+
+
+def test_who_is_stopped_rests_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_bridge.arrivals.time.time", lambda: 7200.0)
+    arrivals = Arrivals(3600.0)
+    arrivals.batch_begins()
+    resting = threading.Thread(target=arrivals.rest, daemon=True)
+    resting.start()
+    resting.join(0.05)
+    assert resting.is_alive()
+    arrivals.stop()
+    resting.join(PATIENCE_S)
+    assert not resting.is_alive()
+
+
+def test_without_a_pause_nobody_rests() -> None:
+    arrivals = Arrivals(0.0)
+    arrivals.batch_begins()
+    arrivals.rest()
