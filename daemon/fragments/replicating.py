@@ -123,6 +123,7 @@ class Replicating:
 
     async def _tend(self, fragment: HostedFragment) -> None:
         """One look after one fragment."""
+        snapshot = fragment.snapshot
         try:
             if fragment.replication is not None:
                 await self._look_after(fragment, self._stay(fragment))
@@ -130,6 +131,8 @@ class Replicating:
             log.info("replicas of %s: %s", fragment.fragment_id, error)
         finally:
             self._busy.discard(fragment.fragment_id)
+            if fragment.snapshot is not snapshot:
+                self._news.set()  # nobody has looked at it if it came in the meantime
 
     def _stay(self, fragment: HostedFragment) -> _Stay:
         assert fragment.replication is not None

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import trio
+import trio.testing
 
-from daemon.fragments.replicating import DETOUR_MS, Replicating, _Stay
+from daemon.fragments.replicating import DETOUR_MS, LOOK_PERIOD_S, Replicating, _Stay
 from daemon.fragments.state_copies import StateCopies
 from sbon.ownership.replication import Replication
 
@@ -33,3 +35,32 @@ async def test_a_replica_is_near_or_where_the_state_is(came_from: str | None, ch
     assert replicating._choose(stay, came_from) == chosen
     stay.avoid_until_s = {"near": float("inf"), "left": float("inf"), "far": float("inf")}
     assert replicating._choose(stay, came_from) is None
+
+
+async def test_a_snapshot_that_comes_while_one_is_shipped_does_not_wait_for_the_next_look(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Windows close in a batch that follows at once on the one that has moved the watermark."""
+    fragment = SimpleNamespace(fragment_id="f", up=True, confirmed=True, replication=Replication((), -1), snapshot="1")
+    replicating = Replicating.__new__(Replicating)
+    replicating._hosting = cast(Any, SimpleNamespace(fragments=[fragment]))
+    replicating._busy, replicating._news = set(), trio.Event()
+    shipped: dict[str, float] = {}
+
+    async def look_after(fragment: Any, _stay: object) -> None:
+        snapshot = fragment.snapshot
+        await trio.sleep(0.1)
+        shipped.setdefault(snapshot, trio.current_time())
+
+    async def come() -> None:
+        await trio.sleep(LOOK_PERIOD_S + 0.05)
+        fragment.snapshot = "2"
+        replicating._news.set()
+
+    for name, fake in (("_look_after", look_after), ("_stay", lambda _: None), ("_sweep", trio.sleep_forever)):
+        setattr(replicating, name, fake)
+    with trio.move_on_after(3.0):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(replicating.run)
+            nursery.start_soon(come)
+    assert shipped["2"] - shipped["1"] == pytest.approx(0.1)
