@@ -42,7 +42,7 @@ PAUSE_S = 30.0
 #: A state is rehearsed on again when it is so many times as large; up to so many bytes all are alike.
 GROWN = 4
 SMALL_BYTES = 10_000_000
-#: Of so many fragments it is known on what state they were tried here.
+#: Of so many fragments, the latest, it is known that they were tried on the engine here: they come and go.
 MOST_TRIED = 256
 
 
@@ -58,15 +58,11 @@ def check_spark(node: str, here: str, fragment_id: str, its: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """A rehearsal: on which engine, on how large a state (None: on none), and which replica was looked at since."""
+    """A rehearsal on a state: on which engine, and how large it was; and which replica was looked at since."""
 
     hello: Hello
-    state_bytes: int | None = None
-    looked_at: tuple[int, int] = (0, 0)
-
-    def was_like(self, state_bytes: int) -> bool:
-        """Whether a state of that size is tried with it."""
-        return self.state_bytes is not None and state_bytes < GROWN * max(self.state_bytes, SMALL_BYTES)
+    state_bytes: int
+    looked_at: tuple[int, int]
 
 
 class Preparing:
@@ -92,7 +88,9 @@ class Preparing:
         self._scratch = scratch
         shutil.rmtree(scratch, ignore_errors=True)  # of a daemon before us that was killed: copies of states, say
         self._warm = warm
-        self._tried: dict[str, _Tried] = {}
+        #: On which engine a fragment was last rehearsed, with or without a state.
+        self._rehearsed: dict[str, Hello] = {}
+        self._tried_on_state: dict[str, _Tried] = {}
         #: Since when, on trio's clock, there is a replica of that fragment and generation here.
         self._since_s: dict[tuple[str, int], float] = {}
         #: Each has a name of its own: one may still be rehearsed on when the next is made.
@@ -114,20 +112,18 @@ class Preparing:
         self._expected_until_s = -math.inf
 
     def has_run(self, fragment_id: str, state_bytes: int) -> None:
-        """One has left, which ran on such a state: when it comes back, or its replica, there is nothing to be tried."""
+        """One has left, which ran on such a state: when it comes back, there is nothing to be tried on that."""
         if self._supervisor.hello is not None:
-            self._note_tried(fragment_id, _Tried(self._supervisor.hello, state_bytes))
+            self._note_tried(fragment_id, _Tried(self._supervisor.hello, state_bytes, looked_at=(0, 0)))
 
     def _note_tried(self, fragment_id: str, tried: _Tried) -> None:
-        """What another engine has tried, or was tried before so many others, is forgotten: fragments come and go."""
-        known = self._tried.items()
+        known = self._tried_on_state.items()
         others = [(other, one) for other, one in known if one.hello is tried.hello and other != fragment_id]
-        self._tried = dict([*others[1 - MOST_TRIED :], (fragment_id, tried)])
+        self._tried_on_state = dict([*others[1 - MOST_TRIED :], (fragment_id, tried)])
 
-    def _tried_on(self, hello: Hello, fragment_id: str) -> _Tried | None:
-        """On that engine."""
-        tried = self._tried.get(fragment_id)
-        return tried if tried is not None and tried.hello is hello else None
+    def _note_rehearsed(self, fragment_id: str, hello: Hello) -> None:
+        others = [(other, on) for other, on in self._rehearsed.items() if on is hello and other != fragment_id]
+        self._rehearsed = dict([*others[1 - MOST_TRIED :], (fragment_id, hello)])
 
     async def stand_by(self) -> None:
         """Rehearse what replicas are here of, until cancelled."""
@@ -155,12 +151,9 @@ class Preparing:
         hello, fragment_id = self._supervisor.hello, assignment.fragment_id
         if hello is None:
             return
-        is_new = self._tried_on(hello, fragment_id) is None
         state = await self._copied_state(assignment, hello)
-        if is_new or state is not None:
-            if state is None:
-                self._note_tried(fragment_id, _Tried(hello))
-            await self._rehearse(assignment, state)
+        if state is not None or self._rehearsed.get(fragment_id) is not hello:
+            await self._rehearse(assignment, hello, state)
             self._events.publish("replica-rehearsed", fragment=fragment_id)
 
     async def _prepare(self, message: PrepareEngine, _sender: str) -> Done:
@@ -173,7 +166,7 @@ class Preparing:
         hello = await self._supervisor.prepare()
         if coming is not None:
             check_spark(node, hello.spark_version, coming.fragment_id, message.spark_version)
-            await self._rehearse(coming, await self._copied_state(coming, hello))
+            await self._rehearse(coming, hello, await self._copied_state(coming, hello))
         self._expected_until_s = trio.current_time() + START_TIMEOUT_S
         return Done()
 
@@ -183,13 +176,13 @@ class Preparing:
         replica = self._replicas.find(fragment_id)
         if replica is None or not coming.spec.stateful:
             return None
-        tried = self._tried_on(hello, fragment_id)
-        if tried is not None and tried.looked_at == replica.age:
+        tried = self._tried_on_state.get(fragment_id)
+        if tried is not None and tried.hello is hello and tried.looked_at == replica.age:
             return None
         state_bytes = await trio.to_thread.run_sync(replica.state_bytes)
-        tried = self._tried_on(hello, fragment_id)
-        if tried is not None and tried.was_like(state_bytes):
-            self._tried[fragment_id] = replace(tried, looked_at=replica.age)
+        tried = self._tried_on_state.get(fragment_id)
+        if tried is not None and tried.hello is hello and state_bytes < GROWN * max(tried.state_bytes, SMALL_BYTES):
+            self._tried_on_state[fragment_id] = replace(tried, looked_at=replica.age)
             return None
         # Taken down before it is copied: who asks meanwhile is not to do the same.
         self._note_tried(fragment_id, _Tried(hello, state_bytes, replica.age))
@@ -198,13 +191,14 @@ class Preparing:
             await trio.to_thread.run_sync(self._replicas.copy_to, fragment_id, copy)
         except (SbonError, OSError) as error:
             log.info("%s is rehearsed without its state: %s", fragment_id, error)
-            self._tried.pop(fragment_id, None)
+            self._tried_on_state.pop(fragment_id, None)
             return None
         return copy
 
-    async def _rehearse(self, coming: Assignment, state: Path | None = None) -> None:
+    async def _rehearse(self, coming: Assignment, hello: Hello, state: Path | None) -> None:
         """In a folder of which nothing is left, nor of the copied ``state``. Raises SbonError if the fragment cannot
         run here; one that only takes too long to try will take long to start, too."""
+        self._note_rehearsed(coming.fragment_id, hello)
         command = Rehearse(
             fragment_id=coming.fragment_id,
             generation=coming.generation,

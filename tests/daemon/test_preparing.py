@@ -86,29 +86,42 @@ async def test_one_that_comes_back_is_not_rehearsed_on_the_state_that_it_ran_on_
     assert engine.states == [None, "of the query"], "another engine has not run it"
 
 
-async def test_the_replica_that_a_fragment_leaves_behind_is_not_rehearsed_where_it_ran(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+async def test_the_replica_that_a_fragment_leaves_behind_is_rehearsed_once_on_each_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It has run on its state here, but perhaps started only once, long ago."""
+    monkeypatch.setattr("daemon.fragments.preparing.LOOK_PERIOD_S", 0.01)
+    monkeypatch.setattr("daemon.fragments.preparing.OWNER_SETTLES_S", 0.0)
     preparing, engine, replicas = _preparing(tmp_path, warm=True)
     assert _COMING.coming is not None
-    preparing.has_run(_COMING.coming.fragment_id, state_bytes=1_000)
-    with trio.move_on_after(OWNER_SETTLES_S):
-        await preparing.stand_by()  # it is on its way
-    _keep_a_replica(replicas, tmp_path / "received")
-    with trio.move_on_after(3.0 * OWNER_SETTLES_S):
-        await preparing.stand_by()
-    assert engine.states == []
-    engine.hello = msgspec.structs.replace(engine.hello, pid=2)
-    with trio.move_on_after(3.0 * OWNER_SETTLES_S):
-        await preparing.stand_by()
-    assert engine.states == ["of the query"], "another engine has not run it"
+    fragment_id = _COMING.coming.fragment_id
+    preparing.has_run(fragment_id, state_bytes=1_000)
+
+    async def keep_a_replica(folder: str, rehearsals: int) -> None:
+        _keep_a_replica(replicas, tmp_path / folder)
+        with trio.fail_after(20.0):
+            while len(engine.states) < rehearsals:
+                await trio.sleep(0.01)
+        await trio.sleep(0.1)  # it is looked at again
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(preparing.stand_by)
+        await keep_a_replica("left", 1)
+        replicas.drop(fragment_id)
+        await trio.sleep(0.1)  # that is looked at, too
+        await keep_a_replica("left-again", 1)
+        assert engine.states == [None]
+        engine.hello = msgspec.structs.replace(engine.hello, pid=2)
+        await keep_a_replica("of-another-engine", 2)
+        nursery.cancel_scope.cancel()
+    assert engine.states == [None, "of the query"]
 
 
 async def test_fragments_that_came_and_went_are_forgotten(tmp_path: Path) -> None:
     preparing, _, _ = _preparing(tmp_path)
     for index in range(MOST_TRIED + 5):
         preparing.has_run(f"q{index}-join1", state_bytes=1)
-    assert list(preparing._tried) == [f"q{index}-join1" for index in range(5, MOST_TRIED + 5)]
+    assert list(preparing._tried_on_state) == [f"q{index}-join1" for index in range(5, MOST_TRIED + 5)]
 
 
 async def test_two_who_ask_at_once_do_not_copy_it_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
