@@ -76,8 +76,7 @@ class Arrivals:
 
     def rest(self) -> None:
         """Return when the next batch may begin, if Spark looks at the source itself and takes what there is as soon as
-        a batch has ended: at a multiple of the pause by the wall clock, as with Spark's own trigger. So all sources of
-        a join begin at the same moments, and no result waits for the later one."""
+        a batch has ended: at a multiple of the pause by the wall clock, as with Spark's own trigger."""
         with self._changed:
             while not self._stopped and (rest_s := self._next_beat_s - time.monotonic()) > 0.0:
                 self._changed.wait(rest_s)

@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import trio
 
@@ -58,11 +59,34 @@ def check_spark(node: str, here: str, fragment_id: str, its: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """A rehearsal on a state: on which engine, and how large it was; and which replica was looked at since."""
+    """A rehearsal on a state: how large it was; and which replica was looked at since."""
 
-    hello: Hello
     state_bytes: int
-    looked_at: tuple[int, int]
+    looked_at: tuple[int, int] = (0, 0)
+
+
+_Known = TypeVar("_Known")
+
+
+class _OfEngine(Generic[_Known]):
+    """What is known of fragments on one engine, the one that runs; of the latest MOST_TRIED of them."""
+
+    def __init__(self) -> None:
+        self._hello: Hello | None = None
+        self.known: dict[str, _Known] = {}
+
+    def get(self, hello: Hello, fragment_id: str) -> _Known | None:
+        """None on any other engine."""
+        return self.known.get(fragment_id) if hello is self._hello else None
+
+    def note(self, hello: Hello, fragment_id: str, known: _Known) -> None:
+        """Of another engine than before: all that was known is forgotten."""
+        if hello is not self._hello:
+            self._hello, self.known = hello, {}
+        self.known.pop(fragment_id, None)
+        self.known[fragment_id] = known
+        if len(self.known) > MOST_TRIED:
+            del self.known[next(iter(self.known))]
 
 
 class Preparing:
@@ -88,9 +112,9 @@ class Preparing:
         self._scratch = scratch
         shutil.rmtree(scratch, ignore_errors=True)  # of a daemon before us that was killed: copies of states, say
         self._warm = warm
-        #: On which engine a fragment was last rehearsed, with or without a state.
-        self._rehearsed: dict[str, Hello] = {}
-        self._tried_on_state: dict[str, _Tried] = {}
+        #: Whether a fragment was rehearsed, with or without a state.
+        self._rehearsed: _OfEngine[bool] = _OfEngine()
+        self._tried_on_state: _OfEngine[_Tried] = _OfEngine()
         #: Since when, on trio's clock, there is a replica of that fragment and generation here.
         self._since_s: dict[tuple[str, int], float] = {}
         #: Each has a name of its own: one may still be rehearsed on when the next is made.
@@ -114,16 +138,7 @@ class Preparing:
     def has_run(self, fragment_id: str, state_bytes: int) -> None:
         """One has left, which ran on such a state: when it comes back, there is nothing to be tried on that."""
         if self._supervisor.hello is not None:
-            self._note_tried(fragment_id, _Tried(self._supervisor.hello, state_bytes, looked_at=(0, 0)))
-
-    def _note_tried(self, fragment_id: str, tried: _Tried) -> None:
-        known = self._tried_on_state.items()
-        others = [(other, one) for other, one in known if one.hello is tried.hello and other != fragment_id]
-        self._tried_on_state = dict([*others[1 - MOST_TRIED :], (fragment_id, tried)])
-
-    def _note_rehearsed(self, fragment_id: str, hello: Hello) -> None:
-        others = [(other, on) for other, on in self._rehearsed.items() if on is hello and other != fragment_id]
-        self._rehearsed = dict([*others[1 - MOST_TRIED :], (fragment_id, hello)])
+            self._tried_on_state.note(self._supervisor.hello, fragment_id, _Tried(state_bytes))
 
     async def stand_by(self) -> None:
         """Rehearse what replicas are here of, until cancelled."""
@@ -152,7 +167,7 @@ class Preparing:
         if hello is None:
             return
         state = await self._copied_state(assignment, hello)
-        if state is not None or self._rehearsed.get(fragment_id) is not hello:
+        if state is not None or not self._rehearsed.get(hello, fragment_id):
             await self._rehearse(assignment, hello, state)
             self._events.publish("replica-rehearsed", fragment=fragment_id)
 
@@ -176,29 +191,29 @@ class Preparing:
         replica = self._replicas.find(fragment_id)
         if replica is None or not coming.spec.stateful:
             return None
-        tried = self._tried_on_state.get(fragment_id)
-        if tried is not None and tried.hello is hello and tried.looked_at == replica.age:
+        tried = self._tried_on_state.get(hello, fragment_id)
+        if tried is not None and tried.looked_at == replica.age:
             return None
         state_bytes = await trio.to_thread.run_sync(replica.state_bytes)
-        tried = self._tried_on_state.get(fragment_id)
-        if tried is not None and tried.hello is hello and state_bytes < GROWN * max(tried.state_bytes, SMALL_BYTES):
-            self._tried_on_state[fragment_id] = replace(tried, looked_at=replica.age)
+        tried = self._tried_on_state.get(hello, fragment_id)
+        if tried is not None and state_bytes < GROWN * max(tried.state_bytes, SMALL_BYTES):
+            self._tried_on_state.note(hello, fragment_id, replace(tried, looked_at=replica.age))
             return None
         # Taken down before it is copied: who asks meanwhile is not to do the same.
-        self._note_tried(fragment_id, _Tried(hello, state_bytes, replica.age))
+        self._tried_on_state.note(hello, fragment_id, _Tried(state_bytes, replica.age))
         copy = self._scratch / f"{fragment_id}.state{next(self._copies)}.rehearsal"
         try:
             await trio.to_thread.run_sync(self._replicas.copy_to, fragment_id, copy)
         except (SbonError, OSError) as error:
             log.info("%s is rehearsed without its state: %s", fragment_id, error)
-            self._tried_on_state.pop(fragment_id, None)
+            self._tried_on_state.known.pop(fragment_id, None)
             return None
         return copy
 
     async def _rehearse(self, coming: Assignment, hello: Hello, state: Path | None) -> None:
         """In a folder of which nothing is left, nor of the copied ``state``. Raises SbonError if the fragment cannot
         run here; one that only takes too long to try will take long to start, too."""
-        self._note_rehearsed(coming.fragment_id, hello)
+        self._rehearsed.note(hello, coming.fragment_id, True)
         command = Rehearse(
             fragment_id=coming.fragment_id,
             generation=coming.generation,

@@ -121,7 +121,7 @@ async def test_fragments_that_came_and_went_are_forgotten(tmp_path: Path) -> Non
     preparing, _, _ = _preparing(tmp_path)
     for index in range(MOST_TRIED + 5):
         preparing.has_run(f"q{index}-join1", state_bytes=1)
-    assert list(preparing._tried_on_state) == [f"q{index}-join1" for index in range(5, MOST_TRIED + 5)]
+    assert list(preparing._tried_on_state.known) == [f"q{index}-join1" for index in range(5, MOST_TRIED + 5)]
 
 
 async def test_two_who_ask_at_once_do_not_copy_it_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
