@@ -488,7 +488,7 @@ def test_who_cannot_tell_where_it_is_goes_on_to_meet_fresh_nodes(monkeypatch: py
 
 
 def _handshakes_of_settled_nodes(matrix: list[list[float]]) -> int:
-    config = OverlayConfig(probe_interval_s=0.1, fresh_peer_interval_s=100.0)
+    config = OverlayConfig(probe_interval_s=0.1, fresh_peer_interval_s=100.0, unsure_fresh_peer_interval_s=0.2)
     network = full_mesh(matrix, config)
     network.run(10.0)
     before = sum(node.counters["sent.handshake"] for node in network.nodes.values())
