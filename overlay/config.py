@@ -31,8 +31,8 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     #: One peer is probed each interval. Small overlays settle faster with a shorter one.
     probe_interval_s: float = 1.0
-    #: A node that was not met yet is probed this often, and this often while peers do not agree where this one is; the
-    #: other probes go to peers that are known.
+    #: A node that was not met yet is probed this often; and this often while this one's peers do not agree on where it
+    #: is. The other probes go to peers that are known.
     fresh_peer_interval_s: float = 12.0
     unsure_fresh_peer_interval_s: float = 4.0
 
