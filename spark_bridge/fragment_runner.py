@@ -33,6 +33,7 @@ from sbon.engine_messages import Bounds, Connect, FragmentState, FragmentStatus,
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.fragment import END_OF_STREAM_MS, FragmentKind, PortSpec, Start
 from spark_bridge.arrivals import Arrivals
+from spark_bridge.callbacks import close_idle
 from spark_bridge.changing_folder import FolderSize, folder_bytes
 from spark_bridge.durable import write_durably, write_when_there_is_room
 from spark_bridge.folder_lock import FolderLock
@@ -366,6 +367,7 @@ class FragmentRunner:
                         unload_state_stores(self._spark, self._query, self._checkpoint)
                 finally:
                     self._query.stop()
+                    close_idle(self._spark)
 
     # -- a micro-batch -------------------------------------------------------------------------------------------
 
