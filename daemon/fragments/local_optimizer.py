@@ -142,7 +142,7 @@ class LocalOptimizer:
                 fragments=list(group),
                 because=self._with_names(reason),
                 decision=str(decision.action),
-                reason=decision.reason,
+                reason=self._with_names(decision.reason),
                 cost_now=decision.cost_now,
                 cost_then=decision.cost_then,
             )

@@ -105,6 +105,7 @@ class _Watch:
     searches: int = 0
     pause_s: float = 0.0
     search_at_s: float = -math.inf
+    because: str = ""  # of that search
     rival: _Rival | None = None
     #: What was measured of rivals, by their hosts: one that is found again goes on from there.
     savings: defaultdict[tuple[str, ...], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -149,17 +150,28 @@ class Evaluator:
             fresh = _Watch(watch.observed, pause_s=self._policy.search_again_s)
             watch = self._watches[situation.group] = fresh
         elif watch.rival is not None:
-            return (yield from self._confirm(look, watch, watch.rival))
+            return (yield from self._confirm(look, watch, watch.rival, now_s))
         elif now_s < watch.search_at_s:
             return None
         else:
-            reason = f"nothing has changed for {watch.pause_s:.0f} s: other hosts may be better"
+            reason = watch.because
         decision = yield from self._search(look, watch, {host.node_id: host for host in hosts})
         if _on_facts(decision):
             watch.observed = seen  # it stands until facts change
-            watch.search_at_s = now_s + watch.pause_s * self._rng.uniform(0.8, 1.2)
-            watch.pause_s = min(2.0 * watch.pause_s, LONGEST_PAUSES * self._policy.search_again_s)
+            self._rest(look, watch, decision, now_s)
         return Evaluation(reason, decision)
+
+    def _rest(self, look: _Look, watch: _Watch, decision: Decision, now_s: float) -> None:
+        """Search on after a pause or, if that is sooner, when the move may be repaid."""
+        if decision.repaid_after_s is not None:
+            # What remains of a query is reckoned to be as long as it has run, and so it grows.
+            wait_s = max(decision.repaid_after_s - look.situation.remaining_lifetime_s, self._policy.rest_s)
+            if wait_s < watch.pause_s:
+                watch.search_at_s, watch.because = now_s + wait_s, "moving the state may be repaid by now"
+                return
+        watch.search_at_s = now_s + watch.pause_s * self._rng.uniform(0.8, 1.2)
+        watch.because = f"nothing has changed for {watch.pause_s:.0f} s: other hosts may be better"
+        watch.pause_s = min(2.0 * watch.pause_s, LONGEST_PAUSES * self._policy.search_again_s)
 
     def _search(self, look: _Look, watch: _Watch, hosts: Mapping[str, Host]) -> Generator[Question, Any, Decision]:
         problem, policy = look.problem, self._policy
@@ -194,7 +206,7 @@ class Evaluator:
         reason = f"a move may save {decision.saving / decision.cost_now:.0%} of the cost: that is being confirmed"
         return msgspec.structs.replace(decision, action=Action.STAY, moves=(), reason=reason)
 
-    def _confirm(self, look: _Look, watch: _Watch, rival: _Rival) -> Generator[Question, Any, Evaluation]:
+    def _confirm(self, look: _Look, watch: _Watch, rival: _Rival, now_s: float) -> Generator[Question, Any, Evaluation]:
         """Measure both placements once more."""
         because = "a better placement is being confirmed"
         knowledge = look.knowledge
@@ -223,6 +235,7 @@ class Evaluator:
         if decision.action is Action.STAY:  # not yet
             for operator in look.problem.unpinned:
                 watch.tried[operator].discard(rival.placement.hosts[operator])
+            self._rest(look, watch, decision, now_s)
         return Evaluation(because, decision)
 
 

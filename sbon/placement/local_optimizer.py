@@ -71,7 +71,10 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """``moves`` are carried out one after another, producers first. Costs are of the group's links, in bytes."""
+    """``moves`` are carried out one after another, producers first. Costs are of the group's links, in bytes.
+
+    ``repaid_after_s``: the move stays undone only because the query would have to go on for so long.
+    """
 
     action: Action
     reason: str
@@ -79,6 +82,7 @@ class Decision(msgspec.Struct, frozen=True):
     cost_then: float
     moves: tuple[Move, ...] = ()
     choices: tuple[OperatorChoice, ...] = ()
+    repaid_after_s: float | None = None
 
     @property
     def saving(self) -> float:
@@ -192,8 +196,8 @@ def decide(
         link_usage(state_bytes.get(move.operator, 0), view.rtt_ms(move.source, move.target)) for move in moves
     )
 
-    def stay(reason: str) -> Decision:
-        return Decision(Action.STAY, reason, cost_now, best.cost, (), best.choices)
+    def stay(reason: str, repaid_after_s: float | None = None) -> Decision:
+        return Decision(Action.STAY, reason, cost_now, best.cost, (), best.choices, repaid_after_s)
 
     if not moves or saving <= 0.0:
         return stay("no host is better")
@@ -203,7 +207,13 @@ def decide(
         share, least = saving / cost_now, policy.minimum_saving_ratio
         return stay(f"a move would save {share:.0%} of the cost; the least worth it is {least:.0%}")
     if saving * remaining_lifetime_s < move_cost:
-        return stay(f"moving the state would not be repaid in the {remaining_lifetime_s:.0f} s that remain")
+        after_s, carried = move_cost / saving, sum(state_bytes.get(move.operator, 0) for move in moves)
+        targets = " and ".join(dict.fromkeys(move.target for move in moves))
+        return stay(
+            f"moving {carried / 1000.0:.0f} kB of state to {targets} would be repaid after {after_s:.0f} s, and "
+            f"{remaining_lifetime_s:.0f} s remain",
+            after_s,
+        )
     if policy.require_measured and not all(choice.candidates[0].measured for choice in best.choices):
         return stay("a move would save by prediction, but its paths have not been measured yet")
     reason = (

@@ -83,7 +83,10 @@ def test_a_saving_under_the_minimum_migration_threshold_is_left() -> None:
 
 def test_a_move_has_to_be_repaid_in_the_remaining_lifetime() -> None:
     # Two states of 1 MB over 40 ms one way: 80,000 byte seconds. Saved: some 400 bytes in every second.
-    assert decided(remaining_lifetime_s=150.0).action is Action.STAY
+    unpaid = decided(remaining_lifetime_s=150.0)
+    assert unpaid.action is Action.STAY
+    assert "2000 kB of state to nyc" in unpaid.reason
+    assert unpaid.repaid_after_s == pytest.approx(80_000.0 / unpaid.saving)
     assert decided(remaining_lifetime_s=300.0).action is Action.MOVE
     assert decided(remaining_lifetime_s=300.0, policy=LocalPolicy(repay_factor=10.0)).action is Action.STAY
     assert decided(remaining_lifetime_s=0.0, state_bytes=0).action is Action.MOVE
