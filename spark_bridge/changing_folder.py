@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,8 +29,9 @@ def folder_bytes(folder: Path) -> int:
 class FolderSize:
     """Of a folder with many files: looked at again when it may have changed, and not too often."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, look: Callable[[], int]) -> None:
+        """``look()`` gives the bytes."""
+        self._look = look
         self._bytes = 0
         self._batch_id = -1
         self._due_s = 0.0
@@ -38,6 +39,6 @@ class FolderSize:
     def after(self, batch_id: int, now_s: float) -> int:
         """In bytes, after that batch or one a few seconds earlier."""
         if batch_id != self._batch_id and now_s >= self._due_s:
-            self._bytes = folder_bytes(self._folder)
+            self._bytes = self._look()
             self._batch_id, self._due_s = batch_id, now_s + _PERIOD_S
         return self._bytes

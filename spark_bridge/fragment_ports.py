@@ -117,6 +117,10 @@ class FragmentPorts:
         """That were pulled since the start."""
         return sum(puller.bytes_in.total for puller in list(self._pullers.values()))
 
+    def bytes_once_stopped(self) -> int:
+        """Size of the inboxes when nothing is pulled or written any more."""
+        return sum(inbox.bytes_once_closed() for inbox in self._inboxes.values())
+
     def stop(self) -> None:
         """Nothing is pulled or written any more."""
         for puller in self._pullers.values():

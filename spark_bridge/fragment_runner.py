@@ -64,6 +64,7 @@ _START_ATTEMPTS = 10
 _SLOW_WORKER = "Python worker failed to connect back"
 _INITIALIZING = "Initializing sources"
 _WANTED_POLL_S = 0.2
+_PORTS = "ports"
 _RAISED = re.compile(r"[\w.]+(Error|Exception): \S")
 
 
@@ -116,7 +117,7 @@ class FragmentRunner:
         #: Why it waits in the middle of a batch, if it does.
         self._paused: str | None = None
         self._batch_id = -1
-        self._state_size = FolderSize(self._folder)
+        self._state_size = FolderSize(self.state_bytes)
         pause_s = max(settings.trigger_ms, self.spec.output_interval_ms) / 1000.0
         self._arrivals = Arrivals(pause_s, for_rows=self.spec.sink is not None)
         self.meters = FragmentMeters(time.monotonic())
@@ -131,7 +132,7 @@ class FragmentRunner:
                 settings.log_bytes,
                 self._rhythm.rows_left,
             )
-            folder, wanted = self._folder / "ports", self._log.wanted
+            folder, wanted = self._folder / _PORTS, self._log.wanted
             self._ports = FragmentPorts(folder, self.spec, wanted, self._arrivals.tell, own_links)
             self._outlet = Outlet(self._folder, self._log, self._ports.inboxes, snapshot_taken)
             self._outlet.bound(command.bounds)
@@ -223,8 +224,9 @@ class FragmentRunner:
         return self._log.last.batch_id if self._log.last else -1
 
     def state_bytes(self) -> int:
-        """Size of the folder: what a move would carry."""
-        return folder_bytes(self._folder)
+        """What a move would carry: the folder as it is once this is stopped."""
+        apart_from_inboxes = folder_bytes(self._folder) - folder_bytes(self._folder / _PORTS)
+        return max(0, apart_from_inboxes) + self._ports.bytes_once_stopped()
 
     def status(self) -> FragmentStatus:
         """A snapshot for the daemon."""

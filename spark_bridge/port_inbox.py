@@ -84,6 +84,7 @@ class PortInbox:
         self._switch = switch
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
+        self._bytes = 0
         self._connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -105,7 +106,23 @@ class PortInbox:
         with self._lock:
             with suppress(sqlite3.Error):  # it is closed already, say, or the disk is full
                 self._connection.execute("VACUUM")  # forgotten bodies leave room in the file, which would move along
+                self._bytes = self._bytes_now()
             self._connection.close()
+
+    def bytes_once_closed(self) -> int:
+        """Size of the file that :meth:`close` leaves. What there is until then is no measure of it: SQLite's log alone
+        grows to megabytes before its room is used again."""
+        with self._lock:
+            with suppress(sqlite3.ProgrammingError):  # it is closed
+                self._bytes = self._bytes_now()
+            return self._bytes
+
+    def _bytes_now(self) -> int:
+        pages, free, page_bytes = (
+            self._connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * page_bytes)
 
     def append(self, segment: Segment) -> bool:
         """Store ``segment`` durably; False if it was here already. ValueError if it skips one, or if its rows are not

@@ -119,3 +119,15 @@ def test_a_closed_inbox_is_as_small_as_what_is_unread(tmp_path: Path) -> None:
     inbox.close()
     assert (tmp_path / "in0.sqlite").stat().st_size < 100_000
     assert PortInbox(tmp_path / "in0.sqlite", ("p",)).bodies(1, 2) == [b"p1"]
+
+
+def test_what_a_closed_inbox_takes_is_known_before(tmp_path: Path) -> None:
+    path = tmp_path / "in0.sqlite"
+    inbox = PortInbox(path, ("p",))
+    for batch_id in range(100):
+        inbox.append(Segment("p", 1, batch_id, 1, batch_id, bytes(3_000)))
+        inbox.forget(batch_id)
+    expected = inbox.bytes_once_closed()
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) > 10 * expected, "SQLite's log is as small by now"
+    inbox.close()
+    assert path.stat().st_size == inbox.bytes_once_closed() <= expected < path.stat().st_size + 16_384
