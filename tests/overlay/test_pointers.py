@@ -92,7 +92,7 @@ def test_one_that_comes_between_covers_those_behind_it() -> None:
 
 def test_one_that_is_hardly_more_alike_covers_nobody() -> None:
     """It would hide the second best of the next region from all who are not there."""
-    pointers = told(at(1, 100.0), at(2, 45.0))
+    pointers = told(at(1, 100.0), at(2, 15.0))
     assert not pointers.table[id_of(1)].covered
 
 
