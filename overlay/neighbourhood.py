@@ -27,7 +27,6 @@ from overlay.naming import (
     REPLY_FRAME_BYTES,
     age_byte,
     fitting,
-    id_end,
     id_ends,
     is_newer,
     with_ages,
@@ -288,19 +287,24 @@ class Neighbourhood(Speech):
         heard: dict[bytes, int] = {}
         news: list[tuple[Packed, float]] = []
         others: list[tuple[NodeRecord, Packed, float]] = []
-        there, not_wanted = place.coordinate, {*known, id_end(sender)}
-        for record, packed, age_s in [(self._own, self._packed, 0.0), *self._known_to_others()]:
+        heard_of: list[NodeRecord] = []
+        there, not_wanted = place.coordinate, set(known)
+        for record, packed, age_s in [(self._own, self._packed, 0.0), *self._known_to_others(but=sender)]:
             end = packed_id_end(packed)
             if end not in not_wanted:
                 others.append((record, packed, age_s))
-            elif end in asked:
+                continue
+            heard_of.append(record)
+            if end in asked:
                 if is_newer(record.incarnation, asked[end]):
                     news.append((packed, age_s))
                 elif record.incarnation % 256 == asked[end]:
                     heard[end] = age_byte(age_s)
         # In a small overlay all are to become known; in a large one there is always somebody else.
-        count = EXCHANGE_RECORDS if len(known) <= self._config.few_links else NEW_RECORDS
-        wanted = [(packed, age_s) for _, packed, age_s in worth_knowing(others, there, count)]
+        are_few = len(known) <= self._config.few_links
+        count = EXCHANGE_RECORDS if are_few else NEW_RECORDS
+        best = worth_knowing(others, there, count, heard_of, welcome=are_few)
+        wanted = [(packed, age_s) for _, packed, age_s in best]
         alive = bytes(heard.get(end, NOT_KNOWN) for end, _ in zip(known, exchange.versions, strict=False))
         room = MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(alive)
         records, ages = fitting([*news, *wanted][:EXCHANGE_RECORDS], room)
@@ -326,7 +330,8 @@ class Neighbourhood(Speech):
         was_away_ms = self._away_ms(node_id)
         self._consider(record, packed, now, age_s)
         is_news = self._away_ms(node_id) < NEWCOMER_NEARER * was_away_ms
-        if is_news and self._newcomers.take(1, now):
+        is_wanted = node_id in self._links or self._pointers.is_worth_telling(node_id)
+        if is_news and is_wanted and self._newcomers.take(1, now):
             near = [
                 other
                 for other, link in self._links.table.items()

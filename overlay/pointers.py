@@ -150,6 +150,14 @@ class Pointers:
         oldest = self.table[min(others)[1]] if others else None
         return oldest if oldest is not None and now - oldest.alive_at > DOUBTFUL_S else None
 
+    def is_worth_telling(self, node_id: NodeId) -> bool:
+        """Whether it is one of the nearest, or a hub that nobody covers, and not just remembered while there is room:
+        then those alike to us may want it, too."""
+        known = self.table.get(node_id)
+        if known is None:
+            return False
+        return not known.covered or sum(other.away_ms < known.away_ms for other in self.table.values()) < NEAREST
+
     def remove(self, node_id: NodeId) -> None:
         self.table.pop(node_id, None)
 
@@ -164,17 +172,41 @@ def hub_ms(record: NodeRecord, away_ms: float) -> float:
 
 
 def worth_knowing(
-    known: Sequence[tuple[NodeRecord, bytes, float]], there: Coordinate, count: int
+    known: Sequence[tuple[NodeRecord, bytes, float]],
+    there: Coordinate,
+    count: int,
+    heard_of: Sequence[NodeRecord] = (),
+    *,
+    welcome: bool = False,
 ) -> list[tuple[NodeRecord, bytes, float]]:
-    """Whom to name to a node at ``there``, of records, packed, and their ages: by turns the most alike, the nearest and
-    the best hubs."""
-    seen_from_there = [
-        (there.unlike_ms(record.coordinate), away_ms := there.rtt_ms(record.coordinate), hub_ms(record, away_ms))
-        for record, _, _ in known
-    ]
-    wishes = [sorted(range(len(known)), key=[seen[kind] for seen in seen_from_there].__getitem__) for kind in range(3)]
-    in_turns = dict.fromkeys(index for turn in zip(*wishes, strict=True) for index in turn)
+    """Whom to name to a node at ``there`` that has ``heard_of`` some others: of ``known`` (records, packed, and their
+    ages) by turns the most alike, those among its nearest, and the best hubs that nobody else covers, as it would
+    forget the others at once; if everybody is ``welcome`` then these, too."""
+    records = [*(record for record, _, _ in known), *heard_of]
+    places = [record.coordinate for record in records]
+    unlike_ms = [there.unlike_ms(place) for place in places]
+    away_ms = [there.rtt_ms(place) for place in places]
+    hubs_ms = list(map(hub_ms, records, away_ms))
+    new, everyone = len(known), range(len(records))
+    alike = sorted(range(new), key=unlike_ms.__getitem__)
+    near = [index for index in sorted(everyone, key=away_ms.__getitem__)[:NEAREST] if index < new]
+    by_hub = sorted(everyone, key=hubs_ms.__getitem__)
+    hubs = [index for index in _uncovered(by_hub, places, unlike_ms) if index < new]
+    turns = itertools.zip_longest(alike[: -(-count // 3)], near, hubs)
+    in_turns = dict.fromkeys(index for turn in turns for index in turn if index is not None)
+    if welcome:
+        in_turns |= dict.fromkeys(alike)
     return [known[index] for index in itertools.islice(in_turns, count)]
+
+
+def _uncovered(by_hub: Iterable[int], places: Sequence[Coordinate], unlike_ms: Sequence[float]) -> list[int]:
+    """Of hubs, the best first, those that no better one of them covers, as seen from where they are so unlike."""
+    kept: list[int] = []
+    for index in by_hub:
+        place, near_ms = places[index], unlike_ms[index] / COVERS
+        if not any(places[hub].unlike_ms(place) < near_ms for hub in kept):
+            kept.append(index)
+    return kept
 
 
 def _covers(known: Iterable[Known], pointer: Pointer) -> bool:

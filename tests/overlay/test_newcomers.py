@@ -12,6 +12,7 @@ from overlay.naming import NOT_KNOWN
 from overlay.neighbourhood import NEWCOMER_TOLD, NEWCOMERS_AT_ONCE
 from overlay.node import Overlay
 from overlay.packing import pack
+from overlay.pointers import NEAREST
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
 from sbon.coordinate_estimator import SETTLED_PROBES
@@ -115,6 +116,17 @@ def test_one_that_has_come_clearly_nearer_is_news(node: Overlay, told: list[Node
         told.clear()
         hear(node, new_one(node, away_ms, incarnation=count), network.now)
         assert bool(told) is is_news
+
+
+def test_one_that_is_kept_only_while_there_is_room_is_not_told_on(
+    node: Overlay, told: list[NodeId], network: FakeNetwork
+) -> None:
+    for index in range(NEAREST):
+        near = new_one(node, 5.0 + index, 40 + index)
+        node._point_to(near, pack(near), network.now)
+    hear(node, new_one(node, 60.0), network.now)
+    assert node._pointers.table[id_of(NEW)].covered
+    assert not told
 
 
 def test_one_that_is_not_kept_in_mind_is_not_told_on(node: Overlay, told: list[NodeId], network: FakeNetwork) -> None:

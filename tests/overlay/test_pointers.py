@@ -74,6 +74,18 @@ def test_whom_to_name_are_by_turns_the_alike_the_near_and_the_hubs() -> None:
     assert worth_knowing([], there, 3) == []
 
 
+def test_a_hub_that_another_covers_is_not_named_whoever_knows_that_one() -> None:
+    def named(record: NodeRecord) -> tuple[NodeRecord, bytes, float]:
+        return record, pack(record), 1.0
+
+    crowd = [at(index, 1.0 + 0.1 * index) for index in range(NEAREST)]
+    alike, hub, behind_it, elsewhere = at(100, 20.0), at(101, 0.0, 60.0), at(102, 0.0, 70.0), at(103, -300.0)
+    known = [named(elsewhere), named(behind_it), named(alike)]
+    assert worth_knowing([*known, named(hub)], HERE, 3, crowd) == [named(alike), named(hub), named(elsewhere)]
+    assert worth_knowing(known, HERE, 3, [*crowd, hub]) == [named(alike), named(elsewhere)]
+    assert worth_knowing(known, HERE, 3, [*crowd, hub], welcome=True)[2:] == [named(behind_it)]
+
+
 def test_a_neighbour_covers_too() -> None:
     crowd = [at(index, 10.0 + 0.1 * index) for index in range(2 * MAX_POINTERS)]
     elsewhere = at(101, 0.0, 300.0)
