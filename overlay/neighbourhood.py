@@ -325,7 +325,7 @@ class Neighbourhood(Speech):
         self, record: NodeRecord, packed: Packed, now: float, age_s: float = 0.0, teller: NodeId = ""
     ) -> None:
         """Somebody is new at its place. It knows its own nearest, but may be near to many more, or a hub for them:
-        whoever keeps it in mind tells neighbours, so that all of those hear of it, and few others."""
+        whoever wants it for that tells neighbours, so that all of those hear of it, and few others."""
         node_id = record.node_id
         was_away_ms = self._away_ms(node_id)
         self._consider(record, packed, now, age_s)

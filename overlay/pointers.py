@@ -180,8 +180,8 @@ def worth_knowing(
     welcome: bool = False,
 ) -> list[tuple[NodeRecord, bytes, float]]:
     """Whom to name to a node at ``there`` that has ``heard_of`` some others: of ``known`` (records, packed, and their
-    ages) by turns the most alike, those among its nearest, and the best hubs that nobody else covers, as it would
-    forget the others at once; if everybody is ``welcome`` then these, too."""
+    ages) at most ``count``, by turns the most alike (a third of them at most), those among its nearest, and the best
+    hubs that nobody else covers. It would forget the others at once; if everybody is ``welcome``, these come last."""
     records = [*(record for record, _, _ in known), *heard_of]
     places = [record.coordinate for record in records]
     unlike_ms = [there.unlike_ms(place) for place in places]
