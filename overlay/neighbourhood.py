@@ -330,8 +330,7 @@ class Neighbourhood(Speech):
         was_away_ms = self._away_ms(node_id)
         self._consider(record, packed, now, age_s)
         is_news = self._away_ms(node_id) < NEWCOMER_NEARER * was_away_ms
-        is_wanted = node_id in self._links or self._pointers.is_worth_telling(node_id)
-        if is_news and is_wanted and self._newcomers.take(1, now):
+        if is_news and self._is_worth_telling(node_id) and self._newcomers.take(1, now):
             near = [
                 other
                 for other, link in self._links.table.items()
@@ -339,6 +338,9 @@ class Neighbourhood(Speech):
             ]
             for other in self._rng.sample(near, min(NEWCOMER_TOLD, len(near))):
                 self._send(other, Newcomer(packed, age_byte(age_s)))
+
+    def _is_worth_telling(self, node_id: NodeId) -> bool:
+        return node_id in self._links or self._pointers.is_worth_telling(node_id)
 
     def _away_ms(self, node_id: NodeId) -> float:
         """Infinite if it is not kept in mind."""

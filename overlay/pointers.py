@@ -127,12 +127,16 @@ class Pointers:
 
     def _drop_one(self) -> None:
         """The least of a hub of those that are not among the nearest, one that others cover if there is one."""
-        nearest = sorted([(known.away_ms, node_id) for node_id, known in self.table.items()])[:NEAREST]
-        kept = {node_id for _, node_id in nearest}
+        nearest = self._nearest()
         hubs = [
-            ((known.covered, known.hub_ms), node_id) for node_id, known in self.table.items() if node_id not in kept
+            ((known.covered, known.hub_ms), node_id) for node_id, known in self.table.items() if node_id not in nearest
         ]
-        del self.table[max(hubs)[1] if hubs else max(nearest)[1]]
+        del self.table[max(hubs)[1] if hubs else list(nearest)[-1]]
+
+    def _nearest(self) -> dict[NodeId, None]:
+        """In order."""
+        by_distance = sorted([(known.away_ms, node_id) for node_id, known in self.table.items()])
+        return dict.fromkeys(node_id for _, node_id in by_distance[:NEAREST])
 
     def refresh(self, here: Coordinate, neighbours: Collection[Known], now: float) -> None:
         """To be called now and then: forget what is too old, and see anew who is covered."""
@@ -154,9 +158,7 @@ class Pointers:
         """Whether it is one of the nearest, or a hub that nobody covers, and not just remembered while there is room:
         then those alike to us may want it, too."""
         known = self.table.get(node_id)
-        if known is None:
-            return False
-        return not known.covered or sum(other.away_ms < known.away_ms for other in self.table.values()) < NEAREST
+        return known is not None and (not known.covered or node_id in self._nearest())
 
     def remove(self, node_id: NodeId) -> None:
         self.table.pop(node_id, None)
@@ -182,34 +184,24 @@ def worth_knowing(
     """Whom to name to a node at ``there`` that has ``heard_of`` some others: of ``known`` (records, packed, and their
     ages) at most ``count``, by turns the most alike (a third of them at most), those among its nearest, and the best
     hubs that nobody else covers. It would forget the others at once; if everybody is ``welcome``, these come last."""
-    records = [*(record for record, _, _ in known), *heard_of]
-    places = [record.coordinate for record in records]
-    unlike_ms = [there.unlike_ms(place) for place in places]
-    away_ms = [there.rtt_ms(place) for place in places]
-    hubs_ms = list(map(hub_ms, records, away_ms))
-    new, everyone = len(known), range(len(records))
-    alike = sorted(range(new), key=unlike_ms.__getitem__)
-    near = [index for index in sorted(everyone, key=away_ms.__getitem__)[:NEAREST] if index < new]
-    by_hub = sorted(everyone, key=hubs_ms.__getitem__)
-    hubs = [index for index in _uncovered(by_hub, places, unlike_ms) if index < new]
-    turns = itertools.zip_longest(alike[: -(-count // 3)], near, hubs)
-    in_turns = dict.fromkeys(index for turn in turns for index in turn if index is not None)
+    seen = [Known(record, packed) for record, packed, _ in known] + [Known(record, b"") for record in heard_of]
+    for one in seen:
+        one.seen_from(there)
+    new, everyone = range(len(known)), range(len(seen))
+    alike = sorted(new, key=lambda index: seen[index].unlike_ms)
+    near = sorted(everyone, key=lambda index: seen[index].away_ms)[:NEAREST]
+    hubs: list[int] = []
+    for index in sorted(everyone, key=lambda index: seen[index].hub_ms):
+        if not _covers([seen[hub] for hub in hubs], seen[index]):
+            hubs.append(index)
+    wishes = [alike[: -(-count // 3)], *([index for index in wish if index in new] for wish in (near, hubs))]
+    in_turns = dict.fromkeys(index for turn in itertools.zip_longest(*wishes) for index in turn if index is not None)
     if welcome:
         in_turns |= dict.fromkeys(alike)
     return [known[index] for index in itertools.islice(in_turns, count)]
 
 
-def _uncovered(by_hub: Iterable[int], places: Sequence[Coordinate], unlike_ms: Sequence[float]) -> list[int]:
-    """Of hubs, the best first, those that no better one of them covers, as seen from where they are so unlike."""
-    kept: list[int] = []
-    for index in by_hub:
-        place, near_ms = places[index], unlike_ms[index] / COVERS
-        if not any(places[hub].unlike_ms(place) < near_ms for hub in kept):
-            kept.append(index)
-    return kept
-
-
-def _covers(known: Iterable[Known], pointer: Pointer) -> bool:
+def _covers(known: Iterable[Known], pointer: Known) -> bool:
     """Whether any of them is a better hub than it, and clearly more alike to it than we are."""
     place, least_ms, near_ms = pointer.record.coordinate, pointer.hub_ms, pointer.unlike_ms / COVERS
     return any(other.hub_ms <= least_ms and other.record.coordinate.unlike_ms(place) < near_ms for other in known)
