@@ -27,6 +27,7 @@ from overlay.messages import (
     Relayed,
     SearchReply,
     SearchRequest,
+    Surroundings,
     Unlink,
 )
 
@@ -50,6 +51,7 @@ TRAFFIC_OF: dict[type[Message], str] = {
     Exchange: "membership",
     ExchangeReply: "membership",
     Newcomer: "membership",
+    Surroundings: "membership",
     SearchRequest: "search",
     SearchReply: "search",
 }

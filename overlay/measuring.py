@@ -16,9 +16,10 @@ from overlay.config import MAX_SAMPLES, OverlayConfig
 from overlay.events import PathChanged
 from overlay.identity import NodeId
 from overlay.messages import Beat, Message, Ping, Pong
-from overlay.neighbourhood import NEWS_INTERVAL_S, UNEXPECTED_S, Neighbourhood
+from overlay.neighbourhood import NEWS_INTERVAL_S, UNEXPECTED_S
 from overlay.records import NodeRecord, Status
 from overlay.sessions import Sessions
+from overlay.telling import Telling
 from sbon.coordinate import MAX_ERROR, Coordinate
 from sbon.coordinate_estimator import CoordinateEstimator
 from sbon.update_filter import LOST_PROBES, UpdateFilter
@@ -35,7 +36,7 @@ UNSURE_ERROR: Final = 0.05
 MOVED_INTERVAL_S: Final = NEWS_INTERVAL_S / 2
 
 
-class Measuring(Neighbourhood):
+class Measuring(Telling):
     """Probes, and the coordinate that is estimated from them."""
 
     def __init__(
@@ -180,6 +181,7 @@ class Measuring(Neighbourhood):
         ):
             self._change_own(coordinate=place)
             self._links.moved(self._own.coordinate)
+            self._tell_news(now)
             if estimator.is_settling and news.has_found:
                 self._place_changed(now)
             # What nobody can have heard of is no better known for being newer.

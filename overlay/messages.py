@@ -162,6 +162,14 @@ class Newcomer(msgspec.Struct, frozen=True, array_like=True, tag=16):
     age_s: int
 
 
+class Surroundings(msgspec.Struct, frozen=True, array_like=True, tag=17):
+    """Those that the sender has found nearest to itself just now, for a neighbour alike to it, which has mostly the
+    same. ``ages``: as in :class:`ExchangeReply`."""
+
+    records: tuple[Packed, ...]
+    ages: bytes = b""
+
+
 Message = (
     Ping
     | Pong
@@ -179,6 +187,7 @@ Message = (
     | SearchRequest
     | SearchReply
     | Newcomer
+    | Surroundings
 )
 
 #: For counters and for people.
@@ -199,4 +208,5 @@ KIND_OF: dict[type[Message], str] = {
     SearchRequest: "search-request",
     SearchReply: "search-reply",
     Newcomer: "newcomer",
+    Surroundings: "surroundings",
 }

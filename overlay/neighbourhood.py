@@ -15,14 +15,20 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from overlay.budget import Bucket
 from overlay.config import MAX_REMEMBERED, MAX_SAMPLES, OverlayConfig
 from overlay.events import MemberJoined
 from overlay.identity import NodeId
 from overlay.links import Link, Links
-from overlay.messages import Beat, Exchange, ExchangeReply, LinkReply, LinkRequest, Newcomer, Packed, Unlink
+from overlay.messages import (
+    Beat,
+    Exchange,
+    ExchangeReply,
+    LinkReply,
+    LinkRequest,
+    Packed,
+    Unlink,
+)
 from overlay.naming import (
-    MAX_AGE_S,
     NOT_KNOWN,
     REPLY_FRAME_BYTES,
     age_byte,
@@ -44,12 +50,6 @@ from overlay.speech import CLOSE, Speech
 EXCHANGE_RECORDS: Final = 14
 NEW_RECORDS: Final = 6
 JOIN_RECORDS: Final = 8
-#: Of a newcomer so many neighbours are told by everybody to whom it is news: that it is there at all, or nearer by this
-#: ratio. And of so many newcomers are they told, in the long run and at once.
-NEWCOMER_TOLD: Final = 6
-NEWCOMER_NEARER: Final = 0.9
-NEWCOMERS_PER_S: Final = 0.5
-NEWCOMERS_AT_ONCE: Final = 16
 #: How often the pointers are looked through.
 REFRESH_INTERVAL_S: Final = 15.0
 #: News about ourselves go to a neighbour this often at most.
@@ -104,7 +104,6 @@ class Neighbourhood(Speech):
         self._strangers: dict[NodeId, Stranger] = {}
         self._samples: deque[tuple[NodeRecord, bytes]] = deque(maxlen=MAX_SAMPLES)
         self._lost: dict[NodeId, Lost] = {}
-        self._newcomers = Bucket(NEWCOMERS_PER_S, NEWCOMERS_AT_ONCE, now)
         self._exchange_at, self._exchange_interval_s = now, config.min_exchange_interval_s
         self._drop_at = now
         self._tick_s = min(1.0, config.probe_interval_s)
@@ -124,14 +123,19 @@ class Neighbourhood(Speech):
 
     def _beat(self, now: float) -> None:
         """Be heard by those to whom nothing was said for a while, or to whom there is news."""
+        self._tell_news(now)
         silence_s = self._config.beat_interval_s - self._tick_s / 2
+        for node_id, link in self._links.table.items():
+            if now - link.told_at >= silence_s:
+                self._send(node_id, None)
+
+    def _tell_news(self, now: float) -> None:
+        """Let the neighbours hear what has changed about ourselves."""
         incarnation = self._own.incarnation
         for node_id, link in self._links.table.items():
             if link.told_incarnation != incarnation and now - link.news_at >= NEWS_INTERVAL_S:
                 link.told_incarnation, link.news_at = incarnation, now
                 self._send(node_id, Beat(self._packed))
-            elif now - link.told_at >= silence_s:
-                self._send(node_id, None)
 
     def _exchange(self, now: float) -> None:
         """Ask a neighbour whom it knows that is worth knowing at our place."""
@@ -318,39 +322,6 @@ class Neighbourhood(Speech):
         for node_id, heard_s in zip(self._asked_about.pop(sender, ()), reply.alive, strict=False):
             if heard_s != NOT_KNOWN:
                 self._pointers.hear(node_id, now - heard_s)
-
-    # --- newcomers
-
-    def _hear_of_newcomer(
-        self, record: NodeRecord, packed: Packed, now: float, age_s: float = 0.0, teller: NodeId = ""
-    ) -> None:
-        """Somebody is new at its place. It knows its own nearest, but may be near to many more, or a hub for them:
-        whoever wants it for that tells neighbours, so that all of those hear of it, and few others."""
-        node_id = record.node_id
-        was_away_ms = self._away_ms(node_id)
-        self._consider(record, packed, now, age_s)
-        is_news = self._away_ms(node_id) < NEWCOMER_NEARER * was_away_ms
-        if is_news and self._is_worth_telling(node_id) and self._newcomers.take(1, now):
-            near = [
-                other
-                for other, link in self._links.table.items()
-                if not link.far and not link.suspect and other not in (node_id, teller)
-            ]
-            for other in self._rng.sample(near, min(NEWCOMER_TOLD, len(near))):
-                self._send(other, Newcomer(packed, age_byte(age_s)))
-
-    def _is_worth_telling(self, node_id: NodeId) -> bool:
-        return node_id in self._links or self._pointers.is_worth_telling(node_id)
-
-    def _away_ms(self, node_id: NodeId) -> float:
-        """Infinite if it is not kept in mind."""
-        known = self._links.table.get(node_id) or self._pointers.table.get(node_id)
-        return math.inf if known is None else known.away_ms
-
-    def _take_newcomer(self, sender: NodeId, newcomer: Newcomer, now: float) -> None:
-        if sender in self._links and not self._is_odd(sender) and 0 <= newcomer.age_s <= MAX_AGE_S:
-            record = unpack(newcomer.record, self._config.dimensions)
-            self._hear_of_newcomer(record, newcomer.record, now, float(newcomer.age_s), sender)
 
     # --- agreeing on links
 

@@ -43,11 +43,13 @@ MAX_JOINS: Final = 16
 MAX_SEARCHES: Final = 16
 #: A node looks for its own nearest when it has found its place, or after FIRST_LOOKUP_S; again after LOOKUP_S; then
 #: after twice as long, and so on, up to SETTLING_LOOKUP_S while its place settles, and up to MAX_LOOKUP_S then. And
-#: each time that it advertises another place while that settles, LOOKUP_S after the last time at the earliest.
+#: each time that it advertises another place while that settles, LOOKUP_S after the last time at the earliest. Where
+#: neighbours die others have come: every AFTER_DEATH_S then, from which it grows again.
 FIRST_LOOKUP_S: Final = 20.0
 LOOKUP_S: Final = 5.0
 SETTLING_LOOKUP_S: Final = 40.0
 MAX_LOOKUP_S: Final = 640.0
+AFTER_DEATH_S: Final = 30.0
 #: So many hosts are asked then, beside those on the way to them, and so many of the nearest are taken in.
 LOOKUP_CONTACTS: Final = 12
 
@@ -215,6 +217,7 @@ class Overlay(Talk):
         load = min(load, MAX_LOAD)
         if abs(load - self._own.load) >= self._config.advertise_load:
             self._change_own(load=load)
+            self._tell_news(now)
 
     def probe_soon(self, node_id: NodeId, now: float) -> None:
         """Probe a peer at the next chance, out of turn. Unknown ids are ignored: it may just have gone."""
@@ -288,6 +291,11 @@ class Overlay(Talk):
         super()._place_found(now)
         self._lookup_at = now
 
+    def _give_up(self, node_id: NodeId, now: float) -> None:
+        super()._give_up(node_id, now)
+        self._lookup_interval_s = min(self._lookup_interval_s, AFTER_DEATH_S)
+        self._lookup_at = min(self._lookup_at, max(now, self._looked_up_at + AFTER_DEATH_S))
+
     def _go_on_searching(self, search_id: int, now: float) -> None:
         search = self._searches[search_id]
         search.expire(now)
@@ -299,8 +307,11 @@ class Overlay(Talk):
         if search.is_over:
             del self._searches[search_id]
             if search.is_lookup:
-                for record, alive_at in search.best():
+                found = search.best()
+                for record, alive_at in found:
                     self._consider(record, pack(record), now, now - alive_at)
+                if not self._links.are_few:
+                    self._tell_surroundings(found, now)
             else:
                 self._events.append(SearchFinished(search_id, search.result(), search.contacts))
 

@@ -7,8 +7,9 @@ is asked once more, others are meanwhile, and the search waits for it at the end
 Hosts are named in answers in turns by the objective and by its *guide* (:mod:`sbon.objectives`): those who know the
 best need not be the best themselves. So at first the search *walks*: it asks whoever is better by the guide than all
 that have answered, one at a time, since each answer tells whom to ask next. Then PARALLEL are asked at a time: two in
-three of them are the best known, the third is, among the good ones, the one that is farthest from all that were asked.
-For where many hosts are, the best known are neighbours of each other, and all of them know the same ones.
+three of them are the best known (of those that would be the result now the one that nobody has heard of for longest: it
+may be elsewhere), the third is, among the good ones, the one that is farthest from all that were asked. For where many
+hosts are, the best known are neighbours of each other, and all of them know the same ones.
 
 Where hosts die, one that nobody has heard of for a while is dead, more likely than not: it is left out.
 
@@ -54,7 +55,7 @@ LONG_SILENT_S: Final = 10.0
 DOUBTED_PATIENCE_S: Final = 1.0
 #: Those of the best that were last heard of longer ago are checked at the end: so many at a time (a node has sessions
 #: with a dozen strangers at most), in so many rounds, or in so many at most where hosts die.
-FRESH_S: Final = 1.0
+FRESH_S: Final = 0.5
 CHECKED: Final = 8
 CHECKS: Final = 2
 MOST_CHECKS: Final = 4
@@ -245,7 +246,7 @@ class Search:
         another = None
         if self.contacts % (1 + BY_COST) == BY_COST:
             another = self._next(True) if self.is_lookup else self._elsewhere()
-        return another or self._next(False) or self._next(True)
+        return another or self._least_heard_of() or self._next(False) or self._next(True)
 
     def _ahead(self) -> _Found | None:
         """The next step of the walk: not asked yet, or waited for."""
@@ -258,6 +259,11 @@ class Search:
             and (node_id in self._waiting or (not found.asked and not self._is_silent(found)))
         ]
         return self._found[min(left)[1]] if left else None
+
+    def _least_heard_of(self) -> _Found | None:
+        """Of those that would be the result now, not asked yet, the one that nobody has heard of for longest."""
+        best = ((found, node_id) for node_id in self._best() if not (found := self._found[node_id]).asked)
+        return min(best, key=lambda one: (one[0].alive_at, one[0].cost, one[1]), default=(None, ""))[0]
 
     def _elsewhere(self) -> _Found | None:
         """Of the good ones that were not asked, the one that is farthest from those that were."""

@@ -27,6 +27,7 @@ from overlay.messages import (
     Relayed,
     SearchReply,
     SearchRequest,
+    Surroundings,
     Unlink,
 )
 from overlay.records import NodeRecord
@@ -153,6 +154,8 @@ class Talk(Joining):
                 self._take_exchange_reply(sender, message, now)
             case Newcomer():
                 self._take_newcomer(sender, message, now)
+            case Surroundings():
+                self._take_surroundings(sender, message, now)
             case Relay():
                 self._answer_relay(sender, message, now)
             case Relayed():

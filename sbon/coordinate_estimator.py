@@ -92,9 +92,9 @@ LOOKS: Final = 3
 MUCH_BETTER: Final = 0.7
 
 #: Inflation of the covariance with each sample: in the long run, more for a bad place, more for a young one; at most.
-FORGETTING: Final = 0.02
+FORGETTING: Final = 0.01
 FORGETTING_BY_ERROR: Final = 0.1
-FORGETTING_YOUNG: Final = 1.0
+FORGETTING_YOUNG: Final = 2.0
 YOUNG_SAMPLES: Final = 20
 MAX_FORGETTING: Final = 0.03
 

@@ -33,6 +33,7 @@ from overlay.messages import (
     Pong,
     SearchReply,
     SearchRequest,
+    Surroundings,
 )
 from overlay.node import Overlay
 from overlay.packing import pack
@@ -120,7 +121,7 @@ class Liar(Overlay):
         """Whoever asks for others hears of liars, as near to it as can be."""
         if isinstance(body, Pong):
             return msgspec.structs.replace(body, sample=self._praised(node_id, 1)[0])
-        if isinstance(body, ExchangeReply | SearchReply):
+        if isinstance(body, ExchangeReply | SearchReply | Surroundings):
             return msgspec.structs.replace(body, records=self._praised(node_id, POISON_RECORDS))
         if isinstance(body, Newcomer):
             return msgspec.structs.replace(body, record=self._praised(node_id, 1)[0])

@@ -16,7 +16,7 @@ from overlay.messages import (
     SearchRequest,
 )
 from overlay.naming import NOT_KNOWN, id_end, with_ages
-from overlay.node import LOOKUP_S, Overlay
+from overlay.node import AFTER_DEATH_S, LOOKUP_S, MAX_LOOKUP_S, Overlay
 from overlay.packing import pack, packed_node_id, unpack
 from overlay.pointers import OLDEST_S
 from overlay.records import NodeRecord
@@ -163,6 +163,17 @@ def test_who_moves_while_its_place_settles_looks_again_but_not_at_once() -> None
         node._lookup_at, node._looked_up_at = now + 30.0, looked_at
         node._place_changed(now)
         assert node._lookup_at == looks_at
+
+
+def test_who_loses_a_neighbour_looks_for_its_nearest_soon_and_now_and_then_from_then_on() -> None:
+    network = full_mesh(FIVE)
+    node, now = network.nodes[ASKER], network.now
+    for index, looked_at, looks_at in ((2, now - 2.0 * AFTER_DEATH_S, now), (3, now - 1.0, now - 1.0 + AFTER_DEATH_S)):
+        node._lookup_at, node._lookup_interval_s, node._looked_up_at = now + 300.0, MAX_LOOKUP_S, looked_at
+        node._give_up(id_of(index), now)
+        assert node._lookup_at == looks_at
+        node._look_up_own_place(now)
+        assert node._lookup_at < now + 2.0 * AFTER_DEATH_S
 
 
 def test_what_is_asked_fits_a_datagram_and_what_cannot_is_refused_at_once() -> None:

@@ -9,11 +9,11 @@ from overlay.config import MAX_POINTERS
 from overlay.identity import NodeId
 from overlay.messages import Message, Newcomer, SearchRequest
 from overlay.naming import NOT_KNOWN
-from overlay.neighbourhood import NEWCOMER_TOLD, NEWCOMERS_AT_ONCE
 from overlay.node import Overlay
 from overlay.packing import pack
 from overlay.pointers import NEAREST
 from overlay.records import NodeRecord
+from overlay.telling import NEWCOMER_TOLD, NEWCOMERS_AT_ONCE
 from sbon.coordinate import Coordinate
 from sbon.coordinate_estimator import SETTLED_PROBES
 from sbon.objectives import NearestTo

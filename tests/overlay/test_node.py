@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 
@@ -313,7 +314,7 @@ def test_load_is_advertised_when_it_really_changed() -> None:
     assert (node.record.load, node.record.incarnation) == (0.0, before)
     node.set_load(1.5, network.now)
     network.settle(0)
-    network.run(2.0 * FAST.beat_interval_s)
+    network.run(max(map(max, FIVE)) / 1000.0)
     for other in range(1, 5):
         seen = network.nodes[other].find("n0")
         assert seen is not None
@@ -323,6 +324,23 @@ def test_load_is_advertised_when_it_really_changed() -> None:
     node.validate()
     with pytest.raises(ValueError, match="load"):
         node.set_load(float("nan"), network.now)
+
+
+def test_neighbours_hear_of_another_place_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = full_mesh(FIVE)
+    network.run(20.0)
+    node = network.nodes[0]
+    before = node.record.incarnation
+    monkeypatch.setattr(node._update_filter, "is_news", lambda *_: True)
+    node._moved_at = network.now
+    node._advertise_if_moved(network.now)
+    assert node.record.incarnation == before + 1
+    network.settle(0)
+    network.run(max(map(max, FIVE)) / 1000.0)
+    for other in range(1, 5):
+        known = network.nodes[other].known(node.record.node_id)
+        assert known is not None
+        assert known.incarnation == before + 1
 
 
 # --- the rest
@@ -410,6 +428,7 @@ def test_pings_and_pongs_are_what_they_say() -> None:
     message = decode(received.body)
     assert isinstance(message, Ping)
     place = b.coordinate.to_bytes()
+    b._moved_at = math.inf  # or it has news for all, too
     b._dispatch(id_of(0), message, network.now)
     ((pong, _),) = b.datagrams_to_send(network.now)
     received = a._sessions.receive(pong, b.record.address, network.now)

@@ -81,6 +81,17 @@ def test_once_it_comes_no_nearer_several_are_asked_at_a_time() -> None:
     assert several[0] == id_of(2)
 
 
+def test_of_those_that_would_be_the_result_the_one_not_heard_of_for_longest_is_asked_first() -> None:
+    """It may be elsewhere by now, and there are not questions enough for all."""
+    search = Search(TARGET, 3, 1.0)
+    search.know(host(1, 10.0), 100.0)
+    (best,) = asked(search, now=100.0)
+    assert search.answered(best)
+    for index, alive_at in ((2, 99.0), (3, 60.0), (4, 40.0)):
+        search.know(host(index, 10.0 * index), alive_at)
+    assert asked(search, now=100.0)[0] == id_of(3)
+
+
 def test_at_first_it_walks_to_those_alike_one_by_one_and_then_asks_the_best() -> None:
     behind_a_line = NearestTo(Coordinate((0.0,), 30.0, 0.1))
 

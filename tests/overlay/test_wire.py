@@ -26,6 +26,7 @@ from overlay.messages import (
     Relayed,
     SearchReply,
     SearchRequest,
+    Surroundings,
     Unlink,
 )
 from overlay.naming import id_end, id_ends
@@ -68,6 +69,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(SearchRequest, nonces, objectives),
     st.builds(SearchReply, nonces, records, several),
     st.builds(Newcomer, records, st.integers(0, 300)),
+    st.builds(Surroundings, several),
 )
 
 
