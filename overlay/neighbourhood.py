@@ -19,24 +19,8 @@ from overlay.config import MAX_REMEMBERED, MAX_SAMPLES, OverlayConfig
 from overlay.events import MemberJoined
 from overlay.identity import NodeId
 from overlay.links import Link, Links
-from overlay.messages import (
-    Beat,
-    Exchange,
-    ExchangeReply,
-    LinkReply,
-    LinkRequest,
-    Packed,
-    Unlink,
-)
-from overlay.naming import (
-    NOT_KNOWN,
-    REPLY_FRAME_BYTES,
-    age_byte,
-    fitting,
-    id_ends,
-    is_newer,
-    with_ages,
-)
+from overlay.messages import Beat, Exchange, ExchangeReply, LinkReply, LinkRequest, Packed, Unlink
+from overlay.naming import NOT_KNOWN, REPLY_FRAME_BYTES, age_byte, fitting, id_ends, is_newer, with_ages
 from overlay.packing import packed_id_end, packed_node_id, packed_version, unpack
 from overlay.pointers import OLDEST_S, Pointers, worth_knowing
 from overlay.probing import Prober
