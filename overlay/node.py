@@ -307,11 +307,11 @@ class Overlay(Talk):
         if search.is_over:
             del self._searches[search_id]
             if search.is_lookup:
-                found = search.best()
-                for record, alive_at in found:
-                    self._consider(record, pack(record), now, now - alive_at)
+                found = [(record, pack(record), now - alive_at) for record, alive_at in search.best()]
+                for record, packed, age_s in found:
+                    self._consider(record, packed, now, age_s)
                 if not self._links.are_few:
-                    self._tell_surroundings(found, now)
+                    self._tell_surroundings((packed, age_s) for _, packed, age_s in found)
             else:
                 self._events.append(SearchFinished(search_id, search.result(), search.contacts))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from typing import Final
 
 from overlay.budget import Bucket
@@ -17,7 +18,7 @@ from overlay.identity import NodeId
 from overlay.messages import Newcomer, Packed, Surroundings
 from overlay.naming import MAX_AGE_S, REPLY_FRAME_BYTES, age_byte, fitting, with_ages
 from overlay.neighbourhood import EXCHANGE_RECORDS, Neighbourhood
-from overlay.packing import pack, unpack
+from overlay.packing import unpack
 from overlay.records import NodeRecord
 from overlay.session_wire import MAX_BODY_BYTES
 from overlay.sessions import Sessions
@@ -76,11 +77,10 @@ class Telling(Neighbourhood):
 
     # --- what surrounds us
 
-    def _tell_surroundings(self, found: list[tuple[NodeRecord, float]], now: float) -> None:
-        """We have looked for our nearest, and found these, alive at those times: who is alike to us has mostly the
+    def _tell_surroundings(self, found: Iterable[tuple[Packed, float]]) -> None:
+        """We have looked for our nearest, and found these, alive so many seconds ago: who is alike to us has mostly the
         same, and need not ask them, too."""
-        known = ((pack(record), now - alive_at) for record, alive_at in found)
-        surroundings = Surroundings(*fitting(known, MAX_BODY_BYTES - REPLY_FRAME_BYTES))
+        surroundings = Surroundings(*fitting(found, MAX_BODY_BYTES - REPLY_FRAME_BYTES))
         for link in self._links.most_alike(self._own.coordinate, SURROUNDINGS_TOLD, lambda node_id: False):
             self._send(link.record.node_id, surroundings)
 

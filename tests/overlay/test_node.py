@@ -33,7 +33,6 @@ from overlay.packing import pack
 from overlay.wire import decode
 from sbon import coordinate_estimator, update_filter
 from sbon.coordinate import MAX_ERROR, Coordinate
-from sbon.cost_space import MAX_LOAD
 from sbon.errors import UnavailableError
 from sbon.update_filter import FOUND_ERROR, LOST_PROBES
 from tests import truth
@@ -303,44 +302,6 @@ def test_a_place_from_before_a_restart_is_tried_and_not_claimed() -> None:
     assert node.record.coordinate == msgspec.structs.replace(place, error=1.0)
     assert node.settled_coordinate is None
     assert fake_overlay(fake_record(0)).record.coordinate.vector_ms == (0.0,) * 4
-
-
-def test_load_is_advertised_when_it_really_changed() -> None:
-    network = full_mesh(FIVE)
-    network.run(10.0)
-    node = network.nodes[0]
-    before = node.record.incarnation
-    node.set_load(0.05, network.now)
-    assert (node.record.load, node.record.incarnation) == (0.0, before)
-    node.set_load(1.5, network.now)
-    network.settle(0)
-    network.run(max(map(max, FIVE)) / 1000.0)
-    for other in range(1, 5):
-        seen = network.nodes[other].find("n0")
-        assert seen is not None
-        assert seen.load == 1.5
-    node.set_load(1e9, network.now)
-    assert node.record.load == MAX_LOAD
-    node.validate()
-    with pytest.raises(ValueError, match="load"):
-        node.set_load(float("nan"), network.now)
-
-
-def test_neighbours_hear_of_another_place_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = full_mesh(FIVE)
-    network.run(20.0)
-    node = network.nodes[0]
-    before = node.record.incarnation
-    monkeypatch.setattr(node._update_filter, "is_news", lambda *_: True)
-    node._moved_at = network.now
-    node._advertise_if_moved(network.now)
-    assert node.record.incarnation == before + 1
-    network.settle(0)
-    network.run(max(map(max, FIVE)) / 1000.0)
-    for other in range(1, 5):
-        known = network.nodes[other].known(node.record.node_id)
-        assert known is not None
-        assert known.incarnation == before + 1
 
 
 # --- the rest
