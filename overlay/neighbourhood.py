@@ -45,6 +45,9 @@ DROP_INTERVAL_S: Final = 3.0
 DOUBTFUL_EXCHANGES: Final = 0.5
 NEAR_EXCHANGES: Final = 0.75
 MAX_QUESTIONS: Final = 4
+#: For so long a neighbour that was given up has died lately: others have come, and exchanges are no rarer than so.
+LATELY_S: Final = 60.0
+DEATHS_EXCHANGE_INTERVAL_S: Final = 3.0
 #: One who was met just now may be about to become a neighbour: it is not probed yet, nor told that it is none.
 UNEXPECTED_S: Final = 2.0
 
@@ -124,7 +127,8 @@ class Neighbourhood(Speech):
     def _exchange(self, now: float) -> None:
         """Ask a neighbour whom it knows that is worth knowing at our place."""
         config = self._config
-        self._exchange_interval_s = min(config.max_exchange_interval_s, 2.0 * self._exchange_interval_s)
+        most_s = DEATHS_EXCHANGE_INTERVAL_S if self._deaths_lately(now) else config.max_exchange_interval_s
+        self._exchange_interval_s = min(max(config.min_exchange_interval_s, most_s), 2.0 * self._exchange_interval_s)
         self._exchange_at = now + self._exchange_interval_s * (0.75 + 0.5 * self._rng.random())
         partner = self._exchange_partner(now)
         if partner is not None:
@@ -158,6 +162,9 @@ class Neighbourhood(Speech):
         """There is something new to be learned: ask often again, and first ``at``."""
         self._exchange_interval_s = self._config.min_exchange_interval_s
         self._exchange_at = min(self._exchange_at, at)
+
+    def _deaths_lately(self, now: float) -> int:
+        return sum(now - lost.since <= LATELY_S for lost in self._lost.values())
 
     def _is_odd(self, node_id: NodeId) -> bool:
         """It cannot be where it says: nothing that it says of others is believed, and it is named to nobody. While

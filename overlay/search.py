@@ -34,8 +34,8 @@ from sbon.objectives import Objective
 #: Hosts asked in all, and at the same time once the best known has been asked.
 MAX_CONTACTS: Final = 20
 PARALLEL: Final = 4
-#: For each that turns out to be dead so many others are asked, up to so many more in all. Where hosts die, others have
-#: come, and what is said of the rest is out of date, too.
+#: For each that turns out to be dead, and for each neighbour of the asker that died lately, so many others are asked,
+#: up to so many more in all. Where hosts die, others have come, and what is said of the rest is out of date, too.
 PER_DEAD: Final = 2
 MOST_MORE: Final = 20
 #: Once so many were dead, a search does without those of whom nobody has heard for so long, unless they were asked.
@@ -53,14 +53,15 @@ PREDICTS_BELOW: Final = 0.3
 #: One that is late and of which nothing was heard for so long is given up after so long already.
 LONG_SILENT_S: Final = 10.0
 DOUBTED_PATIENCE_S: Final = 1.0
-#: Those of the best that were last heard of longer ago are checked at the end: so many at a time (a node has sessions
-#: with a dozen strangers at most), in so many rounds, or in so many at most where hosts die.
+#: Those of so many of the best that were last heard of longer ago are checked at the end: so many at a time (a node has
+#: sessions with a dozen strangers at most), in so many rounds, or in so many at most where hosts die.
+CHECKED_BEST: Final = 16
 FRESH_S: Final = 0.5
 CHECKED: Final = 8
 CHECKS: Final = 2
 MOST_CHECKS: Final = 4
 #: A search is over when so many of the best, or ``k`` if that is more, have been asked.
-WIDTH: Final = 16
+WIDTH: Final = 24
 #: Hosts remembered while a search is under way: no fewer than so many contacts name.
 MAX_FOUND: Final = 400
 MAX_K: Final = 64
@@ -95,11 +96,13 @@ class Search:
         here: Coordinate | None = None,
         most_known: int = MAX_KNOWN,
         *,
+        deaths: int = 0,
         is_lookup: bool = False,
     ) -> None:
         """``here``: from where it is asked. A host that is silent for ``patience_s`` is taken for dead. ``most_known``:
-        how many of those that it knows may be named in a question. ``is_lookup``: the asker looks for its own nearest,
-        to get to know each other; the way to them is not counted, however large the overlay.
+        how many of those that it knows may be named in a question. ``deaths``: how many neighbours of the asker died
+        lately. ``is_lookup``: the asker looks for its own nearest, to get to know each other; the way to them is not
+        counted, however large the overlay.
 
         Raises ValueError for a ``k`` that no search can answer.
         """
@@ -113,6 +116,7 @@ class Search:
         self._patience_s = patience_s
         self._here = here if here is not None and here.error <= PREDICTS_BELOW else None
         self._max_contacts = max_contacts
+        self._deaths = deaths
         self._most_known = min(most_known, MAX_KNOWN)
         self._found: dict[NodeId, _Found] = {}
         self._dead: set[NodeId] = set()
@@ -211,7 +215,7 @@ class Search:
 
     @property
     def _are_many_dead(self) -> bool:
-        return len(self._dead) >= MANY_DEAD
+        return self._deaths + len(self._dead) >= MANY_DEAD
 
     def _ask(self, found: _Found, now: float) -> NodeRecord:
         if not found.asked:
@@ -224,7 +228,7 @@ class Search:
         """Those of the best that were last heard of a while ago, the longest first: they may have died since, or moved.
         Where many were dead also those that were not asked, because enough others were."""
         heard_of = [found for found in self._found.values() if not self._is_silent(found) and found.cost < math.inf]
-        best = heapq.nsmallest(WIDTH, heard_of, key=lambda found: (found.cost, found.record.node_id))
+        best = heapq.nsmallest(CHECKED_BEST, heard_of, key=lambda found: (found.cost, found.record.node_id))
         outdated = [
             found
             for found in best
@@ -237,7 +241,7 @@ class Search:
     @property
     def _allowed(self) -> int:
         # One that is late may just be slow; where others were dead it counts as dead.
-        dead = len(self._dead) + len(self._late) if self._dead else 0
+        dead = self._deaths + (len(self._dead) + len(self._late) if self._dead else 0)
         walked = self._walked if self.is_lookup else 0
         return self._max_contacts + walked + min(PER_DEAD * dead, MOST_MORE)
 

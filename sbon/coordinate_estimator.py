@@ -8,7 +8,7 @@ and later ones little, without a schedule. Three things make it fit for an overl
 - *Forgetting.* Others move, too, and most while all are new. So the covariance is inflated with every sample: by more
   while our predictions are bad, so that a node whose surroundings have changed follows (K60, "fading memory").
 - *Robustness.* What matters is the relative error, so a sample's noise is in proportion to its round trip. A sample
-  that contradicts our place by more than a tenth counts less (Huber's weights), one that contradicts it by far more
+  that contradicts our place by more than a seventh counts less (Huber's weights), one that contradicts it by far more
   than is usual for us counts next to nothing (a redescending weight, as in Hampel's work). What is usual is a
   *quantile* of the latest samples, seen from where we are now: a minority of liars, however loud, cannot widen it,
   and as soon as the honest agree the liars are out. (A running estimate follows too slowly: while it was wide, liars
@@ -69,11 +69,11 @@ ERROR_NOISE: Final = 0.5
 #: Round trips below this are not worth a relative error: half a millisecond is what a busy host takes to answer.
 MIN_SCALE_MS: Final = 0.5
 #: Huber's bound: residuals up to this relative error, and up to this share of our own uncertainty, count in full.
-HUBER_RELATIVE: Final = 0.1
+HUBER_RELATIVE: Final = 0.15
 HUBER_UNCERTAINTY: Final = 0.1
 #: Residuals beyond so many times what is usual (and beyond the least bound), and beyond our own uncertainty
 #: so many times, are discounted by this power.
-OUTLIER_FACTOR: Final = 3.0
+OUTLIER_FACTOR: Final = 3.5
 MIN_OUTLIER: Final = 0.1
 OUTLIER_UNCERTAINTY: Final = 1.0
 OUTLIER_POWER: Final = 2.0

@@ -15,6 +15,7 @@ from overlay.search import (
     BY_COST,
     CHECKED,
     CHECKS,
+    GOOD,
     MAX_CONTACTS,
     MAX_FOUND,
     MAX_K,
@@ -22,7 +23,6 @@ from overlay.search import (
     MOST_MORE,
     PARALLEL,
     PER_DEAD,
-    WIDTH,
     Search,
 )
 from sbon.coordinate import Coordinate
@@ -301,7 +301,7 @@ def test_for_each_that_is_dead_two_others_are_asked(dead: int, contacts: int) ->
 
 
 def test_of_three_one_is_asked_that_is_far_from_those_who_were() -> None:
-    crowd = [host(index, 10.0 + index / 100.0) for index in range(1, WIDTH + 5)]
+    crowd = [host(index, 10.0 + index / 100.0) for index in range(1, GOOD - 1)]
     elsewhere = host(50, -15.0)
     search = search_among(*crowd, elsewhere)
     order: list[str] = []
