@@ -45,7 +45,8 @@ DROP_INTERVAL_S: Final = 3.0
 DOUBTFUL_EXCHANGES: Final = 0.5
 NEAR_EXCHANGES: Final = 0.75
 MAX_QUESTIONS: Final = 4
-#: For so long a neighbour that was given up has died lately: others have come, and exchanges are no rarer than so.
+#: A neighbour that was given up has died *lately* for so long. Others have come since: until then exchanges are no more
+#: than so far apart.
 LATELY_S: Final = 60.0
 DEATHS_EXCHANGE_INTERVAL_S: Final = 3.0
 #: One who was met just now may be about to become a neighbour: it is not probed yet, nor told that it is none.
@@ -164,6 +165,7 @@ class Neighbourhood(Speech):
         self._exchange_at = min(self._exchange_at, at)
 
     def _deaths_lately(self, now: float) -> int:
+        """How many neighbours were given up lately: MAX_LOST at most, as no more are remembered."""
         return sum(now - lost.since <= LATELY_S for lost in self._lost.values())
 
     def _is_odd(self, node_id: NodeId) -> bool:
