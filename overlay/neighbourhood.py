@@ -128,8 +128,10 @@ class Neighbourhood(Speech):
     def _exchange(self, now: float) -> None:
         """Ask a neighbour whom it knows that is worth knowing at our place."""
         config = self._config
-        most_s = DEATHS_EXCHANGE_INTERVAL_S if self._deaths_lately(now) else config.max_exchange_interval_s
-        self._exchange_interval_s = min(max(config.min_exchange_interval_s, most_s), 2.0 * self._exchange_interval_s)
+        most_s = config.max_exchange_interval_s
+        if self._deaths_lately(now):
+            most_s = min(most_s, max(DEATHS_EXCHANGE_INTERVAL_S, config.min_exchange_interval_s))
+        self._exchange_interval_s = min(most_s, 2.0 * self._exchange_interval_s)
         self._exchange_at = now + self._exchange_interval_s * (0.75 + 0.5 * self._rng.random())
         partner = self._exchange_partner(now)
         if partner is not None:

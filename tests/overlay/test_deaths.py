@@ -60,7 +60,7 @@ def deaths_counted(asker: Overlay, now: float, *, is_lookup: bool = False) -> in
 def test_a_search_counts_the_neighbours_that_died_lately(network: FakeNetwork) -> None:
     asker = after_deaths(network, 2)
     assert deaths_counted(asker, network.now) == 2
-    assert deaths_counted(asker, network.now, is_lookup=True) == 0, "a lookup is for later ones as well"
+    assert deaths_counted(asker, network.now, is_lookup=True) == 0, "its own nearest it looks for as ever"
     network.run(LATELY_S + 1.0)
     assert deaths_counted(asker, network.now) == 0
 
@@ -70,20 +70,28 @@ def test_who_has_lost_a_neighbour_exchanges_often_for_a_while(
     network: FakeNetwork, deaths: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asker = after_deaths(network, deaths)
-    exchanges: list[float] = []
-    send = asker._send
+    start, exchanges, send = network.now, list[float](), asker._send
 
     def count(node_id: NodeId, body: Message | None, extra: object = None) -> None:
         if isinstance(body, Exchange):
-            exchanges.append(network.now)
+            exchanges.append(network.now - start)
         send(node_id, body, extra)
 
     monkeypatch.setattr(asker, "_send", count)
     network.run(2 * LATELY_S)
-    soon, later = (
-        sum(start <= at - network.now + 2 * LATELY_S < start + LATELY_S - 10.0 for at in exchanges)
-        for start in (0.0, LATELY_S + 10.0)
-    )
-    often = (LATELY_S - 10.0) / (1.25 * DEATHS_EXCHANGE_INTERVAL_S + 1.0)
+    span_s = LATELY_S - 10.0  # what follows is a while of change
+    soon = sum(at < span_s for at in exchanges)
+    later = sum(at >= 2 * LATELY_S - span_s for at in exchanges)
+    often = span_s / (1.25 * DEATHS_EXCHANGE_INTERVAL_S + 1.0)
     assert soon >= often if deaths else soon < often / 2
     assert later < often / 2
+
+
+@pytest.mark.parametrize(("least_s", "most_s"), [(1.0, 2.0), (5.0, 10.0)])
+def test_what_is_configured_bounds_exchanges_all_the_same(least_s: float, most_s: float) -> None:
+    config = OverlayConfig(min_exchange_interval_s=least_s, max_exchange_interval_s=most_s)
+    network = full_mesh(truth.cloud_regions(NODES), config)
+    asker = after_deaths(network, 1)
+    for _ in range(5):
+        asker._exchange(network.now)
+        assert least_s <= asker._exchange_interval_s <= most_s
