@@ -46,9 +46,10 @@ DOUBTFUL_EXCHANGES: Final = 0.5
 NEAR_EXCHANGES: Final = 0.75
 MAX_QUESTIONS: Final = 4
 #: A neighbour that was given up has died *lately* for so long. Others have come since: until then exchanges are no more
-#: than so far apart.
+#: than so far apart. Of others that could not be reached so many are counted at most.
 LATELY_S: Final = 60.0
-DEATHS_EXCHANGE_INTERVAL_S: Final = 3.0
+DEATHS_EXCHANGE_INTERVAL_S: Final = 2.0
+MAX_UNREACHED: Final = 10
 #: One who was met just now may be about to become a neighbour: it is not probed yet, nor told that it is none.
 UNEXPECTED_S: Final = 2.0
 
@@ -92,6 +93,8 @@ class Neighbourhood(Speech):
         self._strangers: dict[NodeId, Stranger] = {}
         self._samples: deque[tuple[NodeRecord, bytes]] = deque(maxlen=MAX_SAMPLES)
         self._lost: dict[NodeId, Lost] = {}
+        #: When others could not be reached.
+        self._unreached: deque[float] = deque(maxlen=MAX_UNREACHED)
         self._exchange_at, self._exchange_interval_s = now, config.min_exchange_interval_s
         self._drop_at = now
         self._tick_s = min(1.0, config.probe_interval_s)
@@ -169,6 +172,10 @@ class Neighbourhood(Speech):
     def _deaths_lately(self, now: float) -> int:
         """How many neighbours were given up lately: MAX_LOST at most, as no more are remembered."""
         return sum(now - lost.since <= LATELY_S for lost in self._lost.values())
+
+    def _dead_met_lately(self, now: float) -> int:
+        """They, and how many others could not be reached: who has come lately has lost no neighbour yet."""
+        return self._deaths_lately(now) + sum(now - at <= LATELY_S for at in self._unreached)
 
     def _is_odd(self, node_id: NodeId) -> bool:
         """It cannot be where it says: nothing that it says of others is believed, and it is named to nobody. While

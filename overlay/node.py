@@ -236,7 +236,7 @@ class Overlay(Talk):
     ) -> int:
         """Look for the ``k`` hosts of least objective, this one among them. Ends with a SearchFinished of the id
         that is returned. ``known``: hosts that the caller knows to be near the goal, the ends of its streams, say.
-        At most ``max_contacts`` hosts are asked, others for each that is dead and for each neighbour that died lately,
+        At most ``max_contacts`` hosts are asked, others for each that is dead and for each that was met dead lately,
         MOST_MORE at most, and, where many are dead, those of the best that were not.
         ``is_lookup``: this node looks for its own nearest; it and those that it asks get to know each other, and there
         is no event.
@@ -256,7 +256,7 @@ class Overlay(Talk):
             max_contacts,
             self._own.coordinate,
             max(0, room) // (ID_END_BYTES + 1),
-            deaths=0 if is_lookup else self._deaths_lately(now),
+            deaths=0 if is_lookup else self._dead_met_lately(now),
             is_lookup=is_lookup,
         )
         search.know(self._own, asked=True)

@@ -34,8 +34,8 @@ from sbon.objectives import Objective
 #: Hosts asked in all, and at the same time once the best known has been asked.
 MAX_CONTACTS: Final = 20
 PARALLEL: Final = 4
-#: For each that turns out to be dead, and for each neighbour of the asker that died lately, so many others are asked,
-#: up to so many more in all. Where hosts die, others have come, and what is said of the rest is out of date, too.
+#: For each that turns out to be dead, and for each that the asker met dead lately, so many others are asked, up to so
+#: many more in all. Where hosts die, others have come, and what is said of the rest is out of date, too.
 PER_DEAD: Final = 2
 MOST_MORE: Final = 20
 #: Once so many were dead, a search does without those of whom nobody has heard for so long, unless they were asked.
@@ -100,8 +100,8 @@ class Search:
         is_lookup: bool = False,
     ) -> None:
         """``here``: from where it is asked. A host that is silent for ``patience_s`` is taken for dead. ``most_known``:
-        how many of those that it knows may be named in a question. ``deaths``: how many neighbours of the asker died
-        lately. ``is_lookup``: the asker looks for its own nearest, to get to know each other; the way to them is not
+        how many of those that it knows may be named in a question. ``deaths``: how many the asker met dead lately.
+        ``is_lookup``: the asker looks for its own nearest, to get to know each other; the way to them is not
         counted, however large the overlay.
 
         Raises ValueError for a ``k`` that no search can answer.

@@ -123,6 +123,8 @@ class Talk(Joining):
             self._cannot_reach(event.node_id, now)
 
     def _cannot_reach(self, node_id: NodeId, now: float) -> None:
+        if node_id not in self._lost:  # they are tried again and again
+            self._unreached.append(now)
         self._waiting.pop(node_id, None)
         self._links.candidates.pop(node_id, None)
         self._pointers.remove(node_id)

@@ -6,8 +6,8 @@ import pytest
 
 from overlay.config import OverlayConfig
 from overlay.identity import NodeId
-from overlay.messages import Exchange, Message
-from overlay.neighbourhood import DEATHS_EXCHANGE_INTERVAL_S, LATELY_S
+from overlay.messages import Exchange, Message, SearchRequest
+from overlay.neighbourhood import DEATHS_EXCHANGE_INTERVAL_S, LATELY_S, MAX_UNREACHED
 from overlay.node import Overlay
 from overlay.search import MOST_MORE, PER_DEAD, SILENT_S, Search
 from sbon.objectives import NearestTo
@@ -61,6 +61,19 @@ def test_a_search_counts_the_neighbours_that_died_lately(network: FakeNetwork) -
     asker = after_deaths(network, 2)
     assert deaths_counted(asker, network.now) == 2
     assert deaths_counted(asker, network.now, is_lookup=True) == 0, "its own nearest it looks for as ever"
+    network.run(LATELY_S / 2)
+    assert deaths_counted(asker, network.now) == 2, "that they are tried again does not make them more"
+    network.run(LATELY_S + 1.0)
+    assert deaths_counted(asker, network.now) == 0
+
+
+def test_a_search_counts_those_that_could_not_be_reached_lately(network: FakeNetwork) -> None:
+    """Who has come lately has lost no neighbour yet."""
+    asker = network.nodes[ASKER]
+    for index in range(1, MAX_UNREACHED + 3):
+        asker._say(host(NODES + index, 9.0), SearchRequest(index, TARGET), network.now)
+        network.run_until(lambda: not asker._waiting, 30.0)
+        assert deaths_counted(asker, network.now) == min(index, MAX_UNREACHED)
     network.run(LATELY_S + 1.0)
     assert deaths_counted(asker, network.now) == 0
 
