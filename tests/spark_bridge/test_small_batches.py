@@ -136,6 +136,8 @@ def test_an_aggregate_has_no_batch_without_input_unless_windows_close(
             wait_until(runner, lambda so_far=batch_id: segments_read(runner) > so_far)  # type: ignore[misc]
             if steps is None:  # one without input follows, unless more has come
                 wait_until(runner, lambda so_far=batch_id: runner.newest_batch > 2 * so_far)  # type: ignore[misc]
+            elif (batch_id + 1) * SECOND_MS == steps.every_ms:  # a window has closed: here one follows, too
+                wait_until(runner, lambda so_far=batch_id: runner.newest_batch > so_far)  # type: ignore[misc]
         closed = list(windows(runner))
         assert closed == [(0, 10 * FEW, f"{FEW - 1:010}")]
         if steps is None:
