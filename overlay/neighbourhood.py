@@ -262,9 +262,14 @@ class Neighbourhood(Speech):
     def _bound_hearsay(self) -> None:
         """Pointers have the places that all others leave; most candidates are pointers, too."""
         room = MAX_REMEMBERED - MAX_SAMPLES - len(self._links) - len(self._strangers) - len(self._lost)
-        pointers, candidates = self._pointers, self._links.candidates
-        while pointers.table and len(pointers.table.keys() | candidates.keys()) > room:
+        pointers = self._pointers
+        while pointers.table and self._hearsay() > room:
             pointers.shrink(len(pointers.table) - 1)
+
+    def _hearsay(self) -> int:
+        """Of how many we only know."""
+        table = self._pointers.table
+        return len(table) + sum([node_id not in table for node_id in self._links.candidates])
 
     def _refused(self, record: NodeRecord, packed: bytes, now: float) -> None:
         self._links.refused(record, packed, now)

@@ -302,9 +302,10 @@ class Overlay(Talk):
         search.expire(now)
         introduction = self._packed if search.is_lookup else b""
         is_new = search.is_lookup and self._estimator.is_settling
-        for record in search.to_ask(now):
+        if asked := search.to_ask(now):
             request = SearchRequest(search_id, search.objective, *search.known(), introduction, is_new)
-            self._say(record, request, now)
+            for record in asked:
+                self._say(record, request, now)
         if search.is_over:
             del self._searches[search_id]
             if search.is_lookup:

@@ -128,17 +128,27 @@ class Pointers:
             self._drop_one()
 
     def _drop_one(self) -> None:
-        """The least of a hub of those that are not among the nearest, one that others cover if there is one."""
-        nearest = self._nearest()
-        hubs = [
-            ((known.covered, known.hub_ms), node_id) for node_id, known in self.table.items() if node_id not in nearest
-        ]
-        del self.table[max(hubs)[1] if hubs else list(nearest)[-1]]
+        """The least of a hub of those that are not among the nearest, one that others cover if there is one; the
+        farthest if there are no others."""
+        left = list(self.table.values())
+        while left:
+            worst = left[0]
+            for known in left:
+                if _is_less_of_a_hub(known, worst):
+                    worst = known
+            if not self._is_near(worst):
+                del self.table[worst.record.node_id]
+                return
+            left = [known for known in left if known is not worst]
+        del self.table[max((known.away_ms, node_id) for node_id, known in self.table.items())[1]]
 
-    def _nearest(self) -> dict[NodeId, None]:
-        """In order."""
-        by_distance = sorted([(known.away_ms, node_id) for node_id, known in self.table.items()])
-        return dict.fromkeys(node_id for _, node_id in by_distance[:NEAREST])
+    def _is_near(self, pointer: Pointer) -> bool:
+        """Whether it is one of the nearest. (Counted, not sorted: this is asked for everybody who is heard of.)"""
+        away_ms, node_id, nearer = pointer.away_ms, pointer.record.node_id, 0
+        for other_id, other in self.table.items():
+            if other.away_ms < away_ms or (other.away_ms == away_ms and other_id < node_id):
+                nearer += 1
+        return nearer < NEAREST
 
     def refresh(self, here: Coordinate, neighbours: Collection[Known], now: float) -> None:
         """To be called now and then: forget what is too old, and see anew who is covered."""
@@ -160,7 +170,7 @@ class Pointers:
         """Whether it is one of the nearest, or a hub that nobody covers, and not just remembered while there is room:
         then those alike to us may want it, too."""
         known = self.table.get(node_id)
-        return known is not None and (not known.covered or node_id in self._nearest())
+        return known is not None and (not known.covered or self._is_near(known))
 
     def remove(self, node_id: NodeId) -> None:
         self.table.pop(node_id, None)
@@ -192,15 +202,28 @@ def worth_knowing(
     new, everyone = range(len(known)), range(len(seen))
     alike = sorted(new, key=lambda index: seen[index].unlike_ms)
     near = sorted(everyone, key=lambda index: seen[index].away_ms)[:NEAREST]
-    hubs: list[int] = []
+    hubs: list[Known] = []
+    new_hubs: list[int] = []
     for index in sorted(everyone, key=lambda index: seen[index].hub_ms):
-        if not _covers([seen[hub] for hub in hubs], seen[index]):
-            hubs.append(index)
-    wishes = [alike[: -(-count // 3)], *([index for index in wish if index in new] for wish in (near, hubs))]
+        if not _covers(hubs, seen[index]):
+            hubs.append(seen[index])
+            if index in new:
+                new_hubs.append(index)
+                if len(new_hubs) == count:
+                    break
+    wishes = [alike[: -(-count // 3)], [index for index in near if index in new], new_hubs]
     in_turns = dict.fromkeys(index for turn in itertools.zip_longest(*wishes) for index in turn if index is not None)
     if welcome:
         in_turns |= dict.fromkeys(alike)
     return [known[index] for index in itertools.islice(in_turns, count)]
+
+
+def _is_less_of_a_hub(one: Pointer, other: Pointer) -> bool:
+    if one.covered != other.covered:
+        return one.covered
+    if one.hub_ms != other.hub_ms:
+        return one.hub_ms > other.hub_ms
+    return one.record.node_id > other.record.node_id
 
 
 def _covers(known: Iterable[Known], pointer: Known) -> bool:
