@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -19,10 +21,28 @@ PATIENCE_S = 120.0
 FAST = OverlayConfig(probe_interval_s=0.05, min_exchange_interval_s=0.1, join_retry_s=0.1, join_timeout_s=4.0)
 
 
+def ports_of(worker: int, workers: int) -> range:
+    """Those that one of several processes of tests may use, below those that the kernel gives to outgoing
+    connections."""
+    return range(20_000 + worker, 32_000, workers)
+
+
+def _in_turn() -> Iterator[int]:
+    """Those of this process, from anywhere on, over and over."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    ports = ports_of(worker, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    first = random.randrange(len(ports))
+    return itertools.cycle([*ports[first:], *ports[:first]])
+
+
+_ports = _in_turn()
+
+
 def free_port() -> int:
-    """A loopback port that is free for UDP and TCP now, below those that the kernel gives to outgoing connections."""
+    """A loopback port that is free for UDP and TCP now. Many are asked for before any is used: none is given again
+    before all others were, nor to another worker."""
     while True:
-        address = ("127.0.0.1", random.randrange(20_000, 32_000))
+        address = ("127.0.0.1", next(_ports))
         with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp, suppress(OSError):
             tcp.bind(address)
             udp.bind(address)
