@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from overlay.config import MAX_POINTERS
 from overlay.packing import pack
@@ -60,6 +62,26 @@ def test_hubs_are_remembered_though_others_are_nearer() -> None:
     hub = at(100, 40.0)
     assert hub.node_id in told(*behind_lines, hub).table
     assert hub.node_id in told(hub, *behind_lines).table
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans()), min_size=10, max_size=MAX_POINTERS),
+    st.integers(0, 20),
+)
+def test_those_are_forgotten_that_a_sorted_table_would_have_last(
+    places: list[tuple[int, int, bool]], most: int
+) -> None:
+    pointers = Pointers()
+    for index, (away_ms, hub_ms, covered) in enumerate(places):
+        pointer = pointers.table[at(index, 0.0).node_id] = Pointer(at(index, 0.0), b"", 0.0, covered)
+        pointer.away_ms, pointer.hub_ms = float(away_ms), float(hub_ms)
+    left = dict(pointers.table)
+    while len(left) > most:
+        by_distance = sorted(left, key=lambda node_id: (left[node_id].away_ms, node_id))
+        hubs = sorted(by_distance[NEAREST:], key=lambda node_id: (left[node_id].covered, left[node_id].hub_ms, node_id))
+        del left[[*by_distance[:NEAREST], *hubs][-1]]
+    pointers.shrink(most)
+    assert pointers.table.keys() == left.keys()
 
 
 def test_whom_to_name_are_by_turns_the_alike_the_near_and_the_hubs() -> None:
