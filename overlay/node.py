@@ -24,11 +24,11 @@ from overlay.config import MAX_REMEMBERED, OverlayConfig
 from overlay.events import Event, JoinFailed, Left, SearchFinished
 from overlay.identity import NodeId
 from overlay.latency_estimate import LatencyEstimate
-from overlay.messages import Leave, Packed, SearchReply, SearchRequest
-from overlay.naming import ID_END_BYTES, REPLY_FRAME_BYTES, fitting, id_ends, is_newer, with_ages
-from overlay.packing import pack, packed_id_end, unpack
+from overlay.messages import Leave, SearchReply, SearchRequest
+from overlay.naming import ID_END_BYTES, REPLY_FRAME_BYTES, fitting, with_ages
+from overlay.packing import pack, unpack
 from overlay.records import Address, NodeRecord, Status
-from overlay.search import MAX_CONTACTS, Search
+from overlay.search import MAX_CONTACTS, Search, best_by_turns
 from overlay.session_wire import MAX_BODY_BYTES
 from overlay.sessions import Sessions
 from overlay.speech import CLOSE
@@ -338,7 +338,6 @@ class Overlay(Talk):
         self._go_on_searching(reply.search_id, now)
 
     def _answer_search(self, sender: NodeId, request: SearchRequest, now: float) -> None:
-        """Name the best by the cost and the best by its guide, in turns: one of them the asker is after."""
         if request.record:
             record = self._introduced(sender, request.record)
             if request.is_new:
@@ -347,17 +346,7 @@ class Overlay(Talk):
                 self._consider(record, request.record, now)
         objective = request.objective
         objective.check(self._config.dimensions)
-        guide = objective.guide()
-        asker_knows = dict(zip(id_ends(request.known), request.versions, strict=False))
-        known = [
-            (record, packed, age_s)
-            for record, packed, age_s in self._known_to_others(but=sender)
-            if is_newer(record.incarnation, asker_knows.get(packed_id_end(packed), record.incarnation - 1))
-        ]
-        by_cost = _ranked([objective.cost(record) for record, _, _ in known])
-        by_guide = _ranked([guide.cost(record) for record, _, _ in known])
-        order = dict.fromkeys(index for pair in zip(by_cost, by_guide, strict=True) for index in pair)
-        best: Iterable[tuple[Packed, float]] = ((known[index][1], known[index][2]) for index in order)
+        best = best_by_turns(objective, self._known_to_others(but=sender), request)
         records, ages = fitting(best, MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed))
         self._send(sender, SearchReply(request.search_id, self._packed, records, ages))
 
@@ -404,9 +393,3 @@ class Overlay(Talk):
         happened = list(self._events)
         self._events.clear()
         return happened
-
-
-def _ranked(costs: list[float]) -> list[int]:
-    """Their indices, the least first; what is not a number goes last."""
-    comparable = [math.inf if math.isnan(cost) else cost for cost in costs]
-    return sorted(range(len(comparable)), key=comparable.__getitem__)

@@ -6,12 +6,14 @@ is asked once more, others are meanwhile, and the search waits for it at the end
 
 Hosts are named in answers in turns by the objective and by its *guide* (:mod:`sbon.objectives`): those who know the
 best need not be the best themselves. So at first the search *walks*: it asks whoever is better by the guide than all
-that have answered, one at a time, since each answer tells whom to ask next. Then PARALLEL are asked at a time: two in
-three of them are the best known (of those that would be the result now the one that nobody has heard of for longest: it
-may be elsewhere), the third is, among the good ones, the one that is farthest from all that were asked. For where many
-hosts are, the best known are neighbours of each other, and all of them know the same ones.
+that have answered, one at a time, since each answer tells whom to ask next. Then two in three questions go to the best
+known, the third to the one, among the good ones, that is farthest from all that were asked. For where many hosts are,
+the best known are neighbours of each other, and all of them know the same ones. As long as answers change the result,
+each is waited for, as it tells whom to ask; with each that does not, one more is asked at a time, up to PARALLEL.
 
-Where hosts die, one that nobody has heard of for a while is dead, more likely than not: it is left out.
+Where hosts die there is no time for that: what was heard grows old. PARALLEL are asked at a time, and of those that
+would be the result now the one first that nobody has heard of for longest: it may be elsewhere. One that nobody has
+heard of for a while is dead, more likely than not: it is left out.
 
 Asking the best also makes sure that they live, and brings what they say about themselves now. When nobody else is left
 to be asked, those of whom nobody has heard for a while are *checked*: asked once more, in a few rounds, as answers may
@@ -22,16 +24,19 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from overlay.identity import NodeId
-from overlay.naming import id_end
+from overlay.messages import Packed, SearchRequest
+from overlay.naming import id_end, id_ends, is_newer
+from overlay.packing import packed_id_end
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
 from sbon.objectives import Objective
 
-#: Hosts asked in all, and at the same time once the best known has been asked.
+#: Hosts asked in all, and at most at the same time.
 MAX_CONTACTS: Final = 20
 PARALLEL: Final = 4
 #: For each that turns out to be dead, and for each that the asker met dead lately, so many others are asked, up to so
@@ -126,6 +131,10 @@ class Search:
         self._reached = math.inf
         #: So many of the contacts were steps of the walk.
         self._walked = 0
+        #: The result as it was after the latest answer, and how many in a row have not changed it.
+        self._best_then: set[NodeId] = set()
+        self._unchanged = 0
+        self._has_answer = False
         #: In how many rounds the best were checked. A lookup needs no more than that they have heard of the asker.
         self._checks = MOST_CHECKS if is_lookup else 0
         #: When those are stepped over that are waited for, and when those are given up that were stepped over.
@@ -163,6 +172,7 @@ class Search:
         """An answer came; False if none was waited for."""
         waited = self._waiting.pop(node_id, None) is not None
         is_answer = self._late.pop(node_id, None) is not None or waited
+        self._has_answer = self._has_answer or is_answer
         if is_answer and node_id in self._found:
             self._reached = min(self._reached, self._found[node_id].guide_cost)
         return is_answer
@@ -201,8 +211,11 @@ class Search:
         """The hosts to ask now. They count as contacts from here on, once each."""
         chosen = [self._found[node_id].record for node_id in self._repeat if node_id in self._late]
         self._repeat.clear()
-        while len(self._waiting) < (PARALLEL if self._ahead() is None else 1) and self.contacts < self._allowed:
+        at_a_time = self._at_a_time()
+        while self.contacts < self._allowed:
             ahead = self._ahead()
+            if len(self._waiting) >= (at_a_time if ahead is None else 1):
+                break
             best = ahead or self._chosen()
             if best is None:
                 break
@@ -212,6 +225,19 @@ class Search:
             self._checks += 1
             chosen += [self._ask(found, now) for found in self._outdated(now)[:CHECKED]]
         return chosen
+
+    def _at_a_time(self) -> int:
+        """How many to wait for at the same time, once the walk is over."""
+        if self._has_answer:
+            best = set(self._best())
+            self._unchanged = self._unchanged + 1 if best == self._best_then else 0
+            self._best_then, self._has_answer = best, False
+        return PARALLEL if self._is_in_haste else min(PARALLEL, 1 + self._unchanged)
+
+    @property
+    def _is_in_haste(self) -> bool:
+        """What was heard grows old, or not all of the best are needed: a lookup only has to bring its asker in."""
+        return self.is_lookup or self._are_many_dead
 
     @property
     def _are_many_dead(self) -> bool:
@@ -250,7 +276,9 @@ class Search:
         another = None
         if self.contacts % (1 + BY_COST) == BY_COST:
             another = self._next(True) if self.is_lookup else self._elsewhere()
-        return another or self._least_heard_of() or self._next(False) or self._next(True)
+        if another is None and self._is_in_haste:
+            another = self._least_heard_of()
+        return another or self._next(False) or self._next(True)
 
     def _ahead(self) -> _Found | None:
         """The next step of the walk: not asked yet, or waited for."""
@@ -344,3 +372,27 @@ class Search:
             if math.isfinite(found.cost) and not self._is_silent(found)
         )
         return [node_id for _, node_id in heapq.nsmallest(self._k, fit)]
+
+
+def best_by_turns(
+    objective: Objective, known: Iterable[tuple[NodeRecord, Packed, float]], request: SearchRequest
+) -> Iterator[tuple[Packed, float]]:
+    """What a host answers: of those that it knows (records, packed, and their ages) and the asker does not, the best by
+    the cost and the best by its guide, in turns, as one of them the asker is after."""
+    guide = objective.guide()
+    asker_knows = dict(zip(id_ends(request.known), request.versions, strict=False))
+    news = [
+        (record, packed, age_s)
+        for record, packed, age_s in known
+        if is_newer(record.incarnation, asker_knows.get(packed_id_end(packed), record.incarnation - 1))
+    ]
+    by_cost = _ranked([objective.cost(record) for record, _, _ in news])
+    by_guide = _ranked([guide.cost(record) for record, _, _ in news])
+    order = dict.fromkeys(index for pair in zip(by_cost, by_guide, strict=True) for index in pair)
+    return ((news[index][1], news[index][2]) for index in order)
+
+
+def _ranked(costs: list[float]) -> list[int]:
+    """Their indices, the least first; what is not a number goes last."""
+    comparable = [math.inf if math.isnan(cost) else cost for cost in costs]
+    return sorted(range(len(comparable)), key=comparable.__getitem__)

@@ -236,14 +236,15 @@ def _config(settings: Sequence[str]) -> OverlayConfig:
 # --- one overlay
 
 
-def simulate_overlay(arguments: argparse.Namespace) -> int:
+def overlay_scenario(arguments: argparse.Namespace) -> Scenario:
+    """Raises SbonError for arguments that do not go together."""
     if arguments.arrivals >= arguments.minutes:
         raise SbonError(f"--arrivals {arguments.arrivals:g}: fewer than --minutes {arguments.minutes:g}")
     if arguments.churn_per_minute and arguments.arrivals + arguments.churn_from >= arguments.minutes:
         raise SbonError(f"--churn-from {arguments.churn_from:g}: the run ends before: give more --minutes")
     slices = load(arguments.rtt)
     share, loss = arguments.asymmetric_loss
-    scenario = Scenario(
+    return Scenario(
         slices=slices,
         network=_name(arguments.rtt, slices),
         nodes=arguments.nodes or slices.shape[1],
@@ -262,6 +263,10 @@ def simulate_overlay(arguments: argparse.Namespace) -> int:
         play=arguments.play,
         arrival_minutes=arguments.arrivals,
     )
+
+
+def simulate_overlay(arguments: argparse.Namespace) -> int:
+    scenario = overlay_scenario(arguments)
     _say_seed(f"seed {scenario.seed}", arguments)
     with progress("simulating") as shown:
         if not arguments.liars:

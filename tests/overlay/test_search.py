@@ -16,6 +16,7 @@ from overlay.search import (
     CHECKED,
     CHECKS,
     GOOD,
+    MANY_DEAD,
     MAX_CONTACTS,
     MAX_FOUND,
     MAX_K,
@@ -72,24 +73,49 @@ def test_one_that_comes_up_nearer_is_asked_next() -> None:
     assert asked(search) == [id_of(3)]
 
 
-def test_once_it_comes_no_nearer_several_are_asked_at_a_time() -> None:
-    search = search_among(*(host(index, 10.0 * index) for index in range(1, 8)))
+def test_as_long_as_answers_change_the_result_each_is_waited_for() -> None:
+    search = search_among(*(host(index, 10.0 * index) for index in range(1, 20)), k=3)
     (best,) = asked(search)
     assert search.answered(best)
-    several = asked(search)
-    assert len(several) == PARALLEL
-    assert several[0] == id_of(2)
+    (second,) = asked(search)
+    assert second == id_of(2)
+    assert asked(search) == [], "its answer may change the result, too"
+    assert search.answered(second)
+    waiting = asked(search)
+    assert len(waiting) == 2, "it has not"
+    while len(waiting) < PARALLEL:
+        assert search.answered(waiting.pop())
+        more = asked(search)
+        assert len(more) == 2, "for the one that has answered, and since it has changed nothing"
+        waiting += more
+    assert search.answered(waiting.pop())
+    search.know(host(20, 11.0))
+    assert asked(search) == []
+    for node_id in waiting:
+        assert search.answered(node_id)
+    assert id_of(20) in asked(search)
 
 
-def test_of_those_that_would_be_the_result_the_one_not_heard_of_for_longest_is_asked_first() -> None:
+def test_a_lookup_and_a_search_where_hosts_die_ask_several_at_a_time_from_the_first_on() -> None:
+    hosts = [host(index, 10.0 * index) for index in range(1, 20)]
+    for search in (Search(TARGET, 3, 1.0, is_lookup=True), Search(TARGET, 3, 1.0, deaths=MANY_DEAD)):
+        for record in hosts:
+            search.know(record)
+        (best,) = asked(search)
+        assert search.answered(best)
+        assert len(asked(search)) == PARALLEL
+
+
+def test_where_hosts_die_the_one_of_the_result_not_heard_of_for_longest_is_asked_first() -> None:
     """It may be elsewhere by now, and there are not questions enough for all."""
-    search = Search(TARGET, 3, 1.0)
-    search.know(host(1, 10.0), 100.0)
-    (best,) = asked(search, now=100.0)
-    assert search.answered(best)
-    for index, alive_at in ((2, 99.0), (3, 60.0), (4, 40.0)):
-        search.know(host(index, 10.0 * index), alive_at)
-    assert asked(search, now=100.0)[0] == id_of(3)
+    for deaths, first in ((MANY_DEAD, 3), (0, 2)):
+        search = Search(TARGET, 3, 1.0, deaths=deaths)
+        search.know(host(1, 10.0), 100.0)
+        (best,) = asked(search, now=100.0)
+        assert search.answered(best)
+        for index, alive_at in ((2, 99.0), (3, 90.0), (4, 40.0)):
+            search.know(host(index, 10.0 * index), alive_at)
+        assert asked(search, now=100.0)[0] == id_of(first)
 
 
 def test_at_first_it_walks_to_those_alike_one_by_one_and_then_asks_the_best() -> None:
