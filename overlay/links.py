@@ -41,7 +41,7 @@ NEARER: Final = 0.9
 COVERED: Final = 0.8
 #: Links are asked for so often: with few of them, and at rest; and so many times at once.
 ASKS_PER_S_WITH_FEW: Final = 1.0
-ASKS_PER_S: Final = 0.1
+ASKS_PER_S: Final = 0.05
 ASKS_AT_ONCE: Final = 24
 
 

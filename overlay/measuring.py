@@ -16,7 +16,7 @@ from overlay.config import MAX_SAMPLES, OverlayConfig
 from overlay.events import PathChanged
 from overlay.identity import NodeId
 from overlay.messages import Beat, Message, Ping, Pong
-from overlay.neighbourhood import NEWS_INTERVAL_S, UNEXPECTED_S
+from overlay.neighbourhood import NEWS_INTERVAL_S, SETTLING_NEWS_INTERVAL_S, UNEXPECTED_S
 from overlay.records import NodeRecord, Status
 from overlay.sessions import Sessions
 from overlay.telling import Telling
@@ -120,6 +120,10 @@ class Measuring(Telling):
             held_us = int(max(0.0, now - extra) * 1e6)
             return Pong(body.nonce, held_us, body.place, body.linked, body.sample)
         return body
+
+    @property
+    def _news_interval_s(self) -> float:
+        return SETTLING_NEWS_INTERVAL_S if self._estimator.is_settling else NEWS_INTERVAL_S
 
     # --- learning
 

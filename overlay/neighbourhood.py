@@ -36,8 +36,9 @@ NEW_RECORDS: Final = 6
 JOIN_RECORDS: Final = 8
 #: How often the pointers are looked through.
 REFRESH_INTERVAL_S: Final = 15.0
-#: News about ourselves go to a neighbour this often at most.
+#: News about ourselves go to a neighbour this often at most; and while our place settles, as it changes all the time.
 NEWS_INTERVAL_S: Final = 8.0
+SETTLING_NEWS_INTERVAL_S: Final = 2.5
 #: A surplus neighbour is parted with this often at most.
 DROP_INTERVAL_S: Final = 3.0
 #: Share of the exchanges that are about a node that was not heard of for long; of the others, share of those that go to
@@ -122,11 +123,15 @@ class Neighbourhood(Speech):
 
     def _tell_news(self, now: float) -> None:
         """Let the neighbours hear what has changed about ourselves."""
-        incarnation = self._own.incarnation
+        incarnation, interval_s = self._own.incarnation, self._news_interval_s
         for node_id, link in self._links.table.items():
-            if link.told_incarnation != incarnation and now - link.news_at >= NEWS_INTERVAL_S:
+            if link.told_incarnation != incarnation and now - link.news_at >= interval_s:
                 link.told_incarnation, link.news_at = incarnation, now
                 self._send(node_id, Beat(self._packed))
+
+    @property
+    def _news_interval_s(self) -> float:
+        return NEWS_INTERVAL_S
 
     def _exchange(self, now: float) -> None:
         """Ask a neighbour whom it knows that is worth knowing at our place."""

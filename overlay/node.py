@@ -42,12 +42,14 @@ from sbon.objectives import NearestTo, Objective
 MAX_JOINS: Final = 16
 MAX_SEARCHES: Final = 16
 #: A node looks for its own nearest when it has found its place, or after FIRST_LOOKUP_S; again after LOOKUP_S; then
-#: after twice as long, and so on, up to SETTLING_LOOKUP_S while its place settles, and up to MAX_LOOKUP_S then. And
-#: each time that it advertises another place while that settles, LOOKUP_S after the last time at the earliest. Where
-#: neighbours die others have come: every AFTER_DEATH_S then, from which it grows again.
+#: after twice as long, and so on, up to SETTLING_LOOKUP_S while its place settles; then after SETTLED_LONGER times as
+#: long each time, up to MAX_LOOKUP_S. And each time that it advertises another place while that settles, LOOKUP_S after
+#: the last time at the earliest. Where neighbours die others have come: every AFTER_DEATH_S then, from which it grows
+#: again.
 FIRST_LOOKUP_S: Final = 20.0
 LOOKUP_S: Final = 5.0
 SETTLING_LOOKUP_S: Final = 40.0
+SETTLED_LONGER: Final = 4.0
 MAX_LOOKUP_S: Final = 640.0
 AFTER_DEATH_S: Final = 30.0
 #: So many hosts are asked then, beside those on the way to them, and so many of the nearest are taken in.
@@ -279,8 +281,10 @@ class Overlay(Talk):
         it."""
         self._looked_up_at = now
         self._lookup_at = now + self._lookup_interval_s * (0.75 + 0.5 * self._rng.random())
-        if self._lookup_interval_s < SETTLING_LOOKUP_S or not self._estimator.is_settling:
-            self._lookup_interval_s = min(MAX_LOOKUP_S, 2.0 * self._lookup_interval_s)
+        if not self._estimator.is_settling:
+            self._lookup_interval_s = min(MAX_LOOKUP_S, SETTLED_LONGER * self._lookup_interval_s)
+        elif self._lookup_interval_s < SETTLING_LOOKUP_S:
+            self._lookup_interval_s *= 2.0
         if len(self._searches) < MAX_SEARCHES:
             place = NearestTo(self._own.coordinate, self._own.node_id)
             self.search(place, LOOKUP_CONTACTS, now, LOOKUP_CONTACTS, is_lookup=True)

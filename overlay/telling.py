@@ -23,11 +23,11 @@ from overlay.records import NodeRecord
 from overlay.session_wire import MAX_BODY_BYTES
 from overlay.sessions import Sessions
 
-#: Of a newcomer so many neighbours are told by everybody to whom it is news: that it is there at all, or nearer by this
-#: ratio. And of so many newcomers are they told, in the long run and at once.
+#: Of a newcomer so many neighbours are told by everybody to whom it is news: that it is there at all, or that it is
+#: nearer, or further, by this ratio. And of so many newcomers are they told, in the long run and at once.
 NEWCOMER_TOLD: Final = 6
 NEWCOMER_NEARER: Final = 0.9
-NEWCOMERS_PER_S: Final = 0.5
+NEWCOMERS_PER_S: Final = 1.5
 NEWCOMERS_AT_ONCE: Final = 16
 #: So many neighbours are told whom a node has found nearest to itself: those most alike to it.
 SURROUNDINGS_TOLD: Final = 4
@@ -48,12 +48,14 @@ class Telling(Neighbourhood):
         self, record: NodeRecord, packed: Packed, now: float, age_s: float = 0.0, teller: NodeId = ""
     ) -> None:
         """Somebody is new at its place. It knows its own nearest, but may be near to many more, or a hub for them:
-        whoever wants it for that tells neighbours, so that all of those hear of it, and few others."""
+        whoever wants it for that tells neighbours, so that all of those hear of it, and few others. And whoever wanted
+        it for that where it was tells them where it is: they may take it for near, too."""
         node_id = record.node_id
-        was_away_ms = self._away_ms(node_id)
+        was_away_ms, was_worth = self._away_ms(node_id), self._is_worth_telling(node_id)
         self._consider(record, packed, now, age_s)
-        is_news = self._away_ms(node_id) < NEWCOMER_NEARER * was_away_ms
-        if is_news and self._is_worth_telling(node_id) and self._newcomers.take(1, now):
+        away_ms = self._away_ms(node_id)
+        is_news = min(away_ms, was_away_ms) < NEWCOMER_NEARER * max(away_ms, was_away_ms)
+        if is_news and (was_worth or self._is_worth_telling(node_id)) and self._newcomers.take(1, now):
             near = [
                 other
                 for other, link in self._links.table.items()

@@ -16,12 +16,14 @@ from overlay.messages import (
     SearchRequest,
 )
 from overlay.naming import NOT_KNOWN, id_end, with_ages
-from overlay.node import AFTER_DEATH_S, LOOKUP_S, MAX_LOOKUP_S, Overlay
+from overlay.neighbourhood import NEWS_INTERVAL_S, SETTLING_NEWS_INTERVAL_S
+from overlay.node import AFTER_DEATH_S, LOOKUP_S, MAX_LOOKUP_S, SETTLED_LONGER, SETTLING_LOOKUP_S, Overlay
 from overlay.packing import pack, packed_node_id, unpack
 from overlay.pointers import OLDEST_S
 from overlay.records import NodeRecord
 from overlay.wire import decode
 from sbon.coordinate import Coordinate
+from sbon.coordinate_estimator import SETTLED_PROBES
 from sbon.objectives import Endpoint, LeastUsage, NearestTo, heaviest
 from tests import truth
 from tests.overlay.fake_network import FakeNetwork, fake_record, full_mesh, id_of
@@ -174,6 +176,40 @@ def test_who_loses_a_neighbour_looks_for_its_nearest_soon_and_now_and_then_from_
         assert node._lookup_at == looks_at
         node._look_up_own_place(now)
         assert node._lookup_at < now + 2.0 * AFTER_DEATH_S
+
+
+def test_looks_grow_rare_up_to_a_bound_once_a_place_is_settled_and_up_to_a_lesser_one_until_then() -> None:
+    network = full_mesh(FIVE)
+    node = network.nodes[ASKER]
+
+    def intervals(probes: int) -> list[float]:
+        node._estimator.updates = probes
+        seen = []
+        for _ in range(5):
+            node._look_up_own_place(network.now)
+            seen.append(node._lookup_interval_s)
+        return seen
+
+    node._lookup_interval_s = LOOKUP_S
+    assert intervals(SETTLED_PROBES - 1) == [10.0, 20.0, 40.0, SETTLING_LOOKUP_S, SETTLING_LOOKUP_S]
+    settled = [SETTLED_LONGER * SETTLING_LOOKUP_S, MAX_LOOKUP_S, MAX_LOOKUP_S, MAX_LOOKUP_S, MAX_LOOKUP_S]
+    assert intervals(SETTLED_PROBES) == settled
+
+
+@pytest.mark.parametrize(
+    ("probes", "interval_s"), [(SETTLED_PROBES - 1, SETTLING_NEWS_INTERVAL_S), (SETTLED_PROBES, NEWS_INTERVAL_S)]
+)
+def test_a_neighbour_hears_news_now_and_then_and_more_often_while_a_place_settles(
+    probes: int, interval_s: float
+) -> None:
+    network = full_mesh(FIVE)
+    node, now = network.nodes[ASKER], network.now
+    node._estimator.updates = probes
+    link = node._links.table[id_of(ANSWERER)]
+    for ago_s, is_told in ((interval_s - 0.1, False), (interval_s + 0.1, True)):
+        link.news_at, link.told_incarnation = now - ago_s, -1
+        node._tell_news(now)
+        assert (link.told_incarnation == node.record.incarnation) is is_told
 
 
 def test_what_is_asked_fits_a_datagram_and_what_cannot_is_refused_at_once() -> None:

@@ -111,8 +111,9 @@ def test_who_is_told_knows_of_it_as_of_then_and_tells_others(
     assert id_of(TELLER) not in told
 
 
-def test_one_that_has_come_clearly_nearer_is_news(node: Overlay, told: list[NodeId], network: FakeNetwork) -> None:
-    for count, (away_ms, is_news) in enumerate(((80.0, True), (75.0, False), (30.0, True), (90.0, False)), start=1):
+def test_one_that_is_clearly_nearer_or_further_is_news(node: Overlay, told: list[NodeId], network: FakeNetwork) -> None:
+    moves = ((80.0, True), (75.0, False), (30.0, True), (90.0, True), (95.0, False))
+    for count, (away_ms, is_news) in enumerate(moves, start=1):
         told.clear()
         hear(node, new_one(node, away_ms, incarnation=count), network.now)
         assert bool(told) is is_news
@@ -127,6 +128,22 @@ def test_one_that_is_kept_only_while_there_is_room_is_not_told_on(
     hear(node, new_one(node, 60.0), network.now)
     assert node._pointers.table[id_of(NEW)].covered
     assert not told
+
+
+def test_those_who_may_take_one_for_near_hear_that_it_is_far(
+    node: Overlay, told: list[NodeId], network: FakeNetwork
+) -> None:
+    hear(node, new_one(node, 3.0, incarnation=1), network.now)
+    for index in range(NEAREST):
+        near = new_one(node, 5.0 + index, 40 + index)
+        node._point_to(near, pack(near), network.now)
+    told.clear()
+    hear(node, new_one(node, 60.0, incarnation=2), network.now)
+    assert told
+    told.clear()
+    node._pointers.refresh(node.record.coordinate, node._links.table.values(), network.now)
+    hear(node, new_one(node, 90.0, incarnation=3), network.now)
+    assert not told, "nobody wants it where it was, nor where it is"
 
 
 def test_one_that_is_not_kept_in_mind_is_not_told_on(node: Overlay, told: list[NodeId], network: FakeNetwork) -> None:
