@@ -3,11 +3,12 @@
     python -m tests.benchmarks.frozen_searches freeze TABLES [arguments of sbon simulate overlay]
     python -m tests.benchmarks.frozen_searches search TABLES [--searches 300] [--set PARALLEL=2]
 
-*freeze* simulates an overlay as ``sbon simulate overlay`` does, without the searches at its end, and writes down whom
-each node knows then. For large ones there is a compiled copy (:mod:`tests.benchmarks.compiled`). *search* asks there,
-with the overlay's own :mod:`overlay.search`: a thousand searches in 10,000 tables take minutes, where a run takes
-hours. Answers come after two predicted round trips (one to shake hands), the dead do not answer, and nobody learns
-anything. ``--set`` changes a constant of :mod:`overlay.search`, to see what it is good for.
+*freeze* simulates an overlay as ``sbon simulate overlay`` does, without searches at its end unless they are asked for,
+prints its figures as JSON, and writes down whom each node knows then. For large ones there is a compiled copy
+(:mod:`tests.benchmarks.compiled`). *search* asks there, with the overlay's own :mod:`overlay.search`: a thousand
+searches in 10,000 tables take minutes, where a run takes hours. Answers come after two predicted round trips (one to
+shake hands), the dead do not answer, and nobody learns anything. ``--set`` changes a constant of :mod:`overlay.search`,
+to see what it is good for.
 
 Prints, for the nearest and for least usage, recall@10, the hosts asked, the seconds taken (mean, 99th percentile), and
 of those missed how many were
@@ -248,7 +249,8 @@ def _freeze(tables: Path, words: Sequence[str]) -> None:
     scenario = overlay_scenario(make_parser().parse_args(["overlay", "--searches", "0", *words]))
     with progress("simulating") as shown:
         run = Run(scenario, shown)
-        run.go()
+        report = run.go()
+    print(msgspec.json.encode(report).decode())
     tables.write_bytes(msgspec.msgpack.encode(freeze(run.population)))
 
 
