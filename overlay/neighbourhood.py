@@ -129,10 +129,6 @@ class Neighbourhood(Speech):
                 link.told_incarnation, link.news_at = incarnation, now
                 self._send(node_id, Beat(self._packed))
 
-    @property
-    def _news_interval_s(self) -> float:
-        return NEWS_INTERVAL_S
-
     def _exchange(self, now: float) -> None:
         """Ask a neighbour whom it knows that is worth knowing at our place."""
         config = self._config
@@ -454,6 +450,11 @@ class Neighbourhood(Speech):
             self._close(node_id)
 
     # --- left to the layers above
+
+    @property
+    def _news_interval_s(self) -> float:
+        """How often a neighbour may hear news about ourselves."""
+        raise NotImplementedError
 
     def _is_awaited(self, node_id: NodeId) -> bool:
         """Whether that node was asked something that it is to answer yet."""

@@ -228,11 +228,13 @@ class Search:
 
     def _at_a_time(self) -> int:
         """How many to wait for at the same time, once the walk is over."""
+        if self._is_in_haste:  # from then on for good
+            return PARALLEL
         if self._has_answer:
             best = set(self._best())
             self._unchanged = self._unchanged + 1 if best == self._best_then else 0
             self._best_then, self._has_answer = best, False
-        return PARALLEL if self._is_in_haste else min(PARALLEL, 1 + self._unchanged)
+        return min(PARALLEL, 1 + self._unchanged)
 
     @property
     def _is_in_haste(self) -> bool:

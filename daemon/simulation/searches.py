@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from daemon.simulation.figures import SearchFigures, quantile
@@ -27,6 +28,19 @@ PATIENCE_S = 20.0
 #: Costs that differ by less are the same.
 EPSILON = 1e-9
 KINDS = ("nearest", "usage")
+#: Of an operator: two to four producers, and one consumer.
+ENDS = (3, 5)
+
+
+def nearest_to(record: NodeRecord) -> NearestTo:
+    """That node left out, as in `sbon nearest`."""
+    return NearestTo(record.coordinate, record.node_id)
+
+
+def usage_between(records: Sequence[NodeRecord], rng: random.Random) -> LeastUsage:
+    """Of an operator whose producers are there, and its consumer at the last, with rates of 1 kB/s to 1 MB/s."""
+    ends = tuple(Endpoint(record.coordinate, 10.0 ** rng.uniform(3.0, 6.0), record.node_id) for record in records)
+    return LeastUsage(ends, sum(end.rate_bytes_per_s for end in ends[:-1]))
 
 
 @dataclass(slots=True)
@@ -87,20 +101,16 @@ class Searches:
         world.settle(endpoint)
 
     def _nearest(self, endpoints: list[int]) -> tuple[NearestTo, list[NodeRecord]]:
-        """The nearest to some node, that node left out, as in `sbon nearest`."""
-        record = self._population.node(self._rng.choice(endpoints)).record
-        return NearestTo(record.coordinate, record.node_id), []
+        """The nearest to some node. Nobody is known to be near to it."""
+        return nearest_to(self._population.node(self._rng.choice(endpoints)).record), []
 
     def _usage(self, endpoints: list[int]) -> tuple[LeastUsage, list[NodeRecord]]:
-        """An operator with two to four producers and one consumer, somewhere. Who places it knows these hosts."""
+        """Who places an operator knows the hosts at its ends."""
         records = [
             self._population.node(endpoint).record
-            for endpoint in self._rng.sample(endpoints, min(len(endpoints), self._rng.randint(3, 5)))
+            for endpoint in self._rng.sample(endpoints, min(len(endpoints), self._rng.randint(*ENDS)))
         ]
-        ends = tuple(
-            Endpoint(record.coordinate, 10.0 ** self._rng.uniform(3.0, 6.0), record.node_id) for record in records
-        )
-        return LeastUsage(ends, sum(end.rate_bytes_per_s for end in ends[:-1])), records
+        return usage_between(records, self._rng), records
 
     # --- answers
 

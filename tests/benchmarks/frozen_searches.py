@@ -37,6 +37,7 @@ from daemon.simulation.figures import quantile
 from daemon.simulation.population import Population
 from daemon.simulation.progress import progress
 from daemon.simulation.scenario import Run
+from daemon.simulation.searches import ENDS, KINDS, K, nearest_to, usage_between
 from overlay import search as tuned
 from overlay.identity import NodeId
 from overlay.messages import Packed, SearchRequest
@@ -46,13 +47,11 @@ from overlay.records import NodeRecord
 from overlay.search import Search, best_by_turns
 from overlay.session_wire import MAX_BODY_BYTES
 from overlay.wire import encode
-from sbon.objectives import Endpoint, LeastUsage, NearestTo, Objective
+from sbon.objectives import Objective
 
-K: Final = 10
 ROUND_TRIPS: Final = 2.0
 PATIENCE_S: Final = 2.5
 BEGIN_S: Final = 1000.0
-KINDS: Final = ("nearest", "usage")
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -232,21 +231,22 @@ def measure(hosts: Hosts, kind: str, searches: int, seed: int) -> Figures:
 
 
 def _nearest(hosts: Hosts, everyone: Sequence[NodeId], rng: random.Random) -> tuple[Objective, list[NodeRecord]]:
-    record = hosts.own[rng.choice(everyone)]
-    return NearestTo(record.coordinate, record.node_id), []
+    return nearest_to(hosts.own[rng.choice(everyone)]), []
 
 
 def _usage(hosts: Hosts, everyone: Sequence[NodeId], rng: random.Random) -> tuple[Objective, list[NodeRecord]]:
-    records = [hosts.own[node_id] for node_id in rng.sample(everyone, rng.randint(3, 5))]
-    ends = tuple(Endpoint(record.coordinate, 10.0 ** rng.uniform(3.0, 6.0), record.node_id) for record in records)
-    return LeastUsage(ends, sum(end.rate_bytes_per_s for end in ends[:-1])), records
+    records = [hosts.own[node_id] for node_id in rng.sample(everyone, rng.randint(*ENDS))]
+    return usage_between(records, rng), records
 
 
 # --- the two commands
 
 
 def _freeze(tables: Path, words: Sequence[str]) -> None:
-    scenario = overlay_scenario(make_parser().parse_args(["overlay", "--searches", "0", *words]))
+    arguments = make_parser().parse_args(["overlay", "--searches", "0", *words])
+    if arguments.liars:
+        raise SystemExit("--liars: what liars know is not written down: leave it out")
+    scenario = overlay_scenario(arguments)
     with progress("simulating") as shown:
         run = Run(scenario, shown)
         report = run.go()
