@@ -2,7 +2,8 @@
 
 The searching node asks the best hosts that it knows of for the best that *they* know of, neighbours and pointers, until
 all of the best it knows have been asked or enough hosts were. A host that does not answer in time is stepped over: it
-is asked once more, others are meanwhile, and the search waits for it at the end only if it belongs to the result.
+is asked once or twice more, others are meanwhile, and the search waits for it at the end only if it belongs to the
+result.
 
 Hosts are named in answers in turns by the objective and by its *guide* (:mod:`sbon.objectives`): those who know the
 best need not be the best themselves. So at first the search *walks*: it asks whoever is better by the guide than all
@@ -55,9 +56,12 @@ ROUND_TRIPS: Final = 3.0
 LEAST_STEP_OVER_S: Final = 0.2
 STEP_OVER_S: Final = 1.0
 PREDICTS_BELOW: Final = 0.3
-#: One that is late and of which nothing was heard for so long is given up after so long already.
+#: One that is late where many were dead, and of which nothing was heard for so long, is given up after so long already.
 LONG_SILENT_S: Final = 10.0
 DOUBTED_PATIENCE_S: Final = 1.0
+#: The others are asked a third time, after this share of the patience with them. (Where one datagram in twenty is lost,
+#: one host in a hundred has not heard or answered two questions.)
+ASKED_AGAIN_AFTER: Final = 0.5
 #: Those of so many of the best that were last heard of longer ago are checked at the end: so many at a time (a node has
 #: sessions with a dozen strangers at most), in so many rounds, or in so many at most where hosts die.
 CHECKED_BEST: Final = 16
@@ -140,8 +144,10 @@ class Search:
         #: When those are stepped over that are waited for, and when those are given up that were stepped over.
         self._waiting: dict[NodeId, float] = {}
         self._late: dict[NodeId, float] = {}
-        #: Those stepped over just now: question or answer may have been lost, and they are asked once more.
+        #: Those stepped over just now: question or answer may have been lost, and they are asked again.
         self._repeat: list[NodeId] = []
+        #: When those of the late are asked for the last time.
+        self._ask_again: dict[NodeId, float] = {}
 
     def know(self, record: NodeRecord, alive_at: float = math.inf, *, asked: bool = False) -> None:
         """Take in a host that somebody, or this node itself (``asked``), knows of; it surely was alive at ``alive_at``,
@@ -172,6 +178,7 @@ class Search:
         """An answer came; False if none was waited for."""
         waited = self._waiting.pop(node_id, None) is not None
         is_answer = self._late.pop(node_id, None) is not None or waited
+        self._ask_again.pop(node_id, None)
         self._has_answer = self._has_answer or is_answer
         if is_answer and node_id in self._found:
             self._reached = min(self._reached, self._found[node_id].guide_cost)
@@ -192,7 +199,14 @@ class Search:
         """Step over those whose answers are late, and give up those that were stepped over long ago."""
         for node_id in [node_id for node_id, deadline in self._waiting.items() if deadline <= now]:
             del self._waiting[node_id]
-            self._late[node_id] = now + self._patience_with(node_id, now)
+            self._repeat.append(node_id)
+            if self._is_doubted(node_id, now):
+                self._late[node_id] = now + min(self._patience_s, DOUBTED_PATIENCE_S)
+            else:
+                self._late[node_id] = now + self._patience_s
+                self._ask_again[node_id] = now + ASKED_AGAIN_AFTER * self._patience_s
+        for node_id in [node_id for node_id, at in self._ask_again.items() if at <= now]:
+            del self._ask_again[node_id]
             self._repeat.append(node_id)
         for node_id in [node_id for node_id, deadline in self._late.items() if deadline <= now]:
             self.failed(node_id)
@@ -202,10 +216,11 @@ class Search:
     def _is_silent(self, found: _Found) -> bool:
         return found.alive_at < self._heard_from and not found.asked
 
-    def _patience_with(self, node_id: NodeId, now: float) -> float:
+    def _is_doubted(self, node_id: NodeId, now: float) -> bool:
+        """Whether one that is late is dead, more likely than a datagram was lost; a lookup can do without it."""
         found = self._found.get(node_id)
-        is_doubted = self._checks > 0 or (found is not None and found.alive_at < now - LONG_SILENT_S)
-        return min(self._patience_s, DOUBTED_PATIENCE_S) if is_doubted else self._patience_s
+        was_silent = found is not None and found.alive_at < now - LONG_SILENT_S
+        return self.is_lookup or (self._are_many_dead and (was_silent or self._checks > 0))
 
     def to_ask(self, now: float) -> list[NodeRecord]:
         """The hosts to ask now. They count as contacts from here on, once each."""
@@ -357,7 +372,8 @@ class Search:
         return not self._late or self._late.keys().isdisjoint(self._best())
 
     def next_timer(self) -> float:
-        return min(min(self._waiting.values(), default=math.inf), min(self._late.values(), default=math.inf))
+        timers = (self._waiting, self._late, self._ask_again)
+        return min(min(timer.values(), default=math.inf) for timer in timers)
 
     def result(self) -> tuple[NodeRecord, ...]:
         """At most ``k`` hosts by ascending cost; ties go by node id, the same everywhere."""

@@ -151,7 +151,10 @@ def test_one_that_does_not_answer_in_time_is_stepped_over_and_then_given_up() ->
     assert search.answered(id_of(2))
     assert asked(search, now=6.0) == []
     assert not search.is_over, "it would be the result"
-    search.expire(search.next_timer())
+    search.expire(6.5)
+    assert asked(search, now=6.5) == [id_of(1)], "two of them may have been lost"
+    assert search.next_timer() == 7.0
+    search.expire(7.0)
     search.know(host(1, 10.0))  # others still name it
     assert not search.answered(id_of(1)), "too late"
     assert search.is_over
@@ -178,13 +181,36 @@ def test_a_late_one_that_is_not_of_the_best_is_not_waited_for() -> None:
     assert [record.node_id for record in search.result()] == [id_of(2)]
 
 
-def test_one_that_was_silent_for_long_is_given_up_sooner() -> None:
-    for alive_at, given_up_at in ((95.0, 103.0), (80.0, 102.0)):
-        search = Search(TARGET, 1, 2.0)
-        search.know(host(1, 10.0), alive_at)
-        assert asked(search, now=100.0) == [id_of(1)]
-        search.expire(101.0)
-        assert search.next_timer() == given_up_at
+@pytest.mark.parametrize(
+    ("deaths", "alive_at", "timers"),
+    [(0, 80.0, [102.0, 103.0]), (2, 95.0, [102.0, 103.0]), (2, 80.0, [102.0])],
+)
+def test_where_hosts_die_one_that_was_silent_for_long_is_given_up_sooner(
+    deaths: int, alive_at: float, timers: list[float]
+) -> None:
+    search = Search(TARGET, 1, 2.0, deaths=deaths)
+    search.know(host(1, 10.0), alive_at)
+    assert asked(search, now=100.0) == [id_of(1)]
+    search.expire(101.0)
+    for timer in timers:
+        assert not search.is_over
+        assert search.next_timer() == timer
+        search.expire(timer)
+    assert search.is_over
+
+
+def test_one_that_has_answered_is_not_taken_for_dead_because_two_checks_were_lost() -> None:
+    search = Search(TARGET, 1, 1.0)
+    search.know(host(1, 10.0), 100.0)
+    assert asked(search, now=100.0) == [id_of(1)]
+    assert search.answered(id_of(1))
+    checked_at = 102.0
+    assert asked(search, now=checked_at) == [id_of(1)]
+    for now in (103.0, 103.5):
+        search.expire(now)
+        assert asked(search, now=now) == [id_of(1)]
+    assert search.answered(id_of(1))
+    assert [record.node_id for record in search.result()] == [id_of(1)]
 
 
 @pytest.mark.parametrize("dead", [1, 2])
