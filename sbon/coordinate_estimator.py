@@ -60,12 +60,16 @@ START_HEIGHT_MS: Final = 1.0
 #: The pull to what was expected, as a share of a sample's weight: it matters where little is known.
 PRIOR_PULL: Final = 0.03
 #: The pull to the origin, as a share of the place, that does not vanish as a node becomes sure. All places together can
-#: drift, and distances grow while factors make up for them: no sample tells. In half a day that doubled the error.
-GRAVITY: Final = 1e-4
+#: drift, and distances grow while factors make up for them: no sample tells. In half a day that doubled the error. The
+#: more it is, the nearer all are taken for: groups of near nodes follow their far samples slowly.
+GRAVITY: Final = 5e-5
 
 #: Relative noise of a sample between two nodes that know their places, and the share of their errors that adds to it.
 SAMPLE_NOISE: Final = 0.05
 ERROR_NOISE: Final = 0.5
+#: Who is nearer than this is off together with us: by the rest of this beyond the round trip, times the relative error.
+#: So much of where we are it leaves in doubt.
+COMMON_WITHIN_MS: Final = 30.0
 #: Round trips below this are not worth a relative error: half a millisecond is what a busy host takes to answer.
 MIN_SCALE_MS: Final = 0.5
 #: Huber's bound: residuals up to this relative error, and up to this share of our own uncertainty, count in full.
@@ -281,7 +285,7 @@ class CoordinateEstimator:
         limit_ms = min(MAX_STEP_MS, scale_ms)
         if moved_ms > limit_ms:
             step *= limit_ms / moved_ms
-        self._learn(gains, variance)
+        self._learn(gains, variance + self._common_variance(scale_ms, sample.error))
         pulls = _product(self._covariance, [x / p if p else 0.0 for x, p in zip(place, self._prior, strict=True)])
         self._place = self._bounded(
             [x + step * gains[i] - PRIOR_PULL * pulls[i] - GRAVITY * x for i, x in enumerate(place)]
@@ -318,6 +322,14 @@ class CoordinateEstimator:
         if excess > 1.0:
             discount *= excess**OUTLIER_POWER
         return scale_ms * scale_ms * (SAMPLE_NOISE * SAMPLE_NOISE + doubt * doubt) * discount
+
+    def _common_variance(self, scale_ms: float, claimed_error: float) -> float:
+        """In ms^2, of what the other end and we are off by together. It makes no difference to where the sample puts us
+        beside the other, only to how sure we are of our place: else a group of near nodes, each of which sees itself
+        confirmed by the others, learns next to nothing from far ones (correlated errors: S. Julier, J. Uhlmann, "A
+        Non-divergent Estimation Algorithm in the Presence of Unknown Correlations", ACC 1997)."""
+        common_ms = max(0.0, COMMON_WITHIN_MS - scale_ms) * max(claimed_error, self._error)
+        return common_ms * common_ms
 
     def _learn(self, gains: list[float], variance: float) -> None:
         """The covariance after a sample: less by what it told, inflated by what is forgotten, never above the start."""
