@@ -3,7 +3,7 @@
 Vivaldi moves a node by a share of each sample's error along the line to the other node. It neither knows which
 directions it is sure of, nor how sure. This estimator keeps, beside the place, the covariance of its error, as an
 extended Kalman filter: a sample moves the node most in the directions about which least is known, early samples much
-and later ones little, without a schedule. Three things make it fit for an overlay:
+and later ones little, without a schedule. Four things make it fit for an overlay:
 
 - *Forgetting.* Others move, too, and most while all are new. So the covariance is inflated with every sample: by more
   while our predictions are bad, so that a node whose surroundings have changed follows (K60, "fading memory").
@@ -14,6 +14,9 @@ and later ones little, without a schedule. Three things make it fit for an overl
   and as soon as the honest agree the liars are out. (A running estimate follows too slowly: while it was wide, liars
   kept it so.) Where more than two fifths would be outliers, it is rather us who are wrong: so many never are,
   unless they are off by more than their whole round trips.
+- *Near nodes are off together.* They confirm each other's places, to each other, within a fraction of a millisecond,
+  which tells none of them where all of them are. What they may be off by together stays in doubt: else far samples
+  would no longer move them (correlated errors, J97).
 - *No word is trusted.* Another's claimed error can lower the weight of its sample, never raise it above what we allow
   ourselves. (With claimed errors taken at their word, 20 % of liars broke a new overlay by most attacks.)
 
@@ -24,6 +27,7 @@ Cost: some 20 microseconds per sample in pure Python, 36 numbers of covariance. 
   check on Vivaldi's steps: M. Kaafar et al., "Securing Internet Coordinate Embedding Systems", SIGCOMM 2007.
 - H64: P. Huber, "Robust Estimation of a Location Parameter", Annals of Mathematical Statistics 35, 1964; F. Hampel et
   al., "Robust Statistics: The Approach Based on Influence Functions", 1986, section 2.6 (redescending weights).
+- J97: S. Julier, J. Uhlmann, "A Non-divergent Estimation Algorithm in the Presence of Unknown Correlations", ACC 1997.
 - V04: F. Dabek et al., "Vivaldi", SIGCOMM 2004. N12: J. Seibert et al., "Newton", ICDCS 2012 (bounds on forces).
 """
 
@@ -67,8 +71,8 @@ GRAVITY: Final = 5e-5
 #: Relative noise of a sample between two nodes that know their places, and the share of their errors that adds to it.
 SAMPLE_NOISE: Final = 0.05
 ERROR_NOISE: Final = 0.5
-#: Who is nearer than this is off together with us: by the rest of this beyond the round trip, times the relative error.
-#: So much of where we are it leaves in doubt.
+#: Two nodes that are nearer to each other than this are off together, by their relative error times what the round trip
+#: is short of it. A sample leaves so much in doubt of where they are.
 COMMON_WITHIN_MS: Final = 30.0
 #: Round trips below this are not worth a relative error: half a millisecond is what a busy host takes to answer.
 MIN_SCALE_MS: Final = 0.5
@@ -325,9 +329,7 @@ class CoordinateEstimator:
 
     def _common_variance(self, scale_ms: float, claimed_error: float) -> float:
         """In ms^2, of what the other end and we are off by together. It makes no difference to where the sample puts us
-        beside the other, only to how sure we are of our place: else a group of near nodes, each of which sees itself
-        confirmed by the others, learns next to nothing from far ones (correlated errors: S. Julier, J. Uhlmann, "A
-        Non-divergent Estimation Algorithm in the Presence of Unknown Correlations", ACC 1997)."""
+        beside the other, only to how sure we are of our place (J97)."""
         common_ms = max(0.0, COMMON_WITHIN_MS - scale_ms) * max(claimed_error, self._error)
         return common_ms * common_ms
 
