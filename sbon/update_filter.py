@@ -26,8 +26,11 @@ from sbon.coordinate_estimator import MIN_SCALE_MS, SETTLED_PROBES
 SMOOTHING: Final = 0.003
 MOVED: Final = 0.1
 #: Until the weight has come down to SMOOTHING, the average is over this share, the latest, of the time since the place
-#: was found: all places move while an overlay is new, and an average over more would be late.
+#: was found, or since the node has moved: all places move while an overlay is new, and an average over more would be
+#: late. Once it is over so many samples, most of what a place moves is trembling: it is over this share of what follows.
 LATEST: Final = 1 / 6
+STEADY_SAMPLES: Final = LATEST * SETTLED_PROBES
+LATEST_STEADY: Final = 1 / 2
 #: A node has moved when its smoothed place errs by so many times as much as its raw one, in running means with this
 #: weight of the newest sample.
 MOVED_RATIO: Final = 1.8
@@ -83,8 +86,8 @@ class UpdateFilter:
             self._weight = 1.0
             self._smoothed = raw
         else:
-            # By one more LATEST of a sample each time.
-            self._weight = max(SMOOTHING, self._weight / (1.0 + LATEST * self._weight))
+            longer_samples = LATEST if self._weight * STEADY_SAMPLES > 1.0 else LATEST_STEADY
+            self._weight = max(SMOOTHING, self._weight / (1.0 + longer_samples * self._weight))
             self._smoothed = _between(self._smoothed, raw, self._weight)
         return self._smoothed
 

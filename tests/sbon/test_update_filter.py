@@ -7,7 +7,16 @@ import pytest
 
 from sbon.coordinate import MAX_ERROR, MAX_FACTOR, Coordinate
 from sbon.coordinate_estimator import SETTLED_PROBES
-from sbon.update_filter import FOUND_ERROR, LATEST, LOST_PROBES, SMOOTHING, UNFIT_PROBES, UpdateFilter
+from sbon.update_filter import (
+    FOUND_ERROR,
+    LATEST,
+    LATEST_STEADY,
+    LOST_PROBES,
+    SMOOTHING,
+    STEADY_SAMPLES,
+    UNFIT_PROBES,
+    UpdateFilter,
+)
 
 HERE = Coordinate((0.0, 0.0), 1.0, 0.1, (1.0, 0.0, 0.0))
 OTHERS = (Coordinate((30.0, 0.0), 1.0, 0.1), Coordinate((0.0, 100.0), 1.0, 0.1))
@@ -92,6 +101,16 @@ def test_a_new_place_is_the_mean_over_the_latest_part_of_the_time() -> None:
         steps.append(news.take(moved(count + 100.0), count + 1).vector_ms[0] - places[-1].vector_ms[0])
     assert lag == pytest.approx([1.0 / (1.0 / LATEST + 1.0)] * 2, rel=0.15)
     assert steps[1] < 0.5 * steps[0]
+
+
+def test_a_place_that_was_found_long_ago_gets_steady_sooner() -> None:
+    steps: list[float] = []
+    for samples in (STEADY_SAMPLES / LATEST, STEADY_SAMPLES / LATEST + 200):
+        news = UpdateFilter(0.05, 0.1)
+        for number in range(int(samples)):
+            news.take(HERE, number)
+        steps.append(news.take(moved(100.0), int(samples)).vector_ms[0] / 100.0)
+    assert steps == pytest.approx([1.0 / STEADY_SAMPLES, 1.0 / (STEADY_SAMPLES + 200 * LATEST_STEADY)], rel=0.1)
 
 
 def settled_at_home(rng: random.Random) -> UpdateFilter:
