@@ -27,7 +27,7 @@ SMOOTHING: Final = 0.003
 MOVED: Final = 0.1
 #: Until the weight has come down to SMOOTHING, the average is over this share, the latest, of the time since the place
 #: was found, or since the node has moved: all places move while an overlay is new, and an average over more would be
-#: late. Once it is over so many samples, most of what a place moves is trembling: it is over this share of what follows.
+#: late. Once it is over so many samples, most that a place moves is trembling: it is over this share of what follows.
 LATEST: Final = 1 / 6
 STEADY_SAMPLES: Final = LATEST * SETTLED_PROBES
 LATEST_STEADY: Final = 1 / 2
