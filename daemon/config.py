@@ -81,7 +81,8 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``period_s``, but only if the operator's virtual point moved by ``displacement_threshold_ms`` or it was not looked
     for one for long, and moves it only if that surely saves ``minimum_migration_saving`` (a share, 0.01 is a hundredth)
     of its cost and repays the state that is shipped. A query that was moved then rests for ``rest_s``. Every
-    ``replan_period_s`` all operators of each query are looked at together, and ``replan_moves`` at most are moved.
+    ``replan_period_s`` the queries are looked at one after the other, all operators of each together, until
+    ``replan_moves`` have been moved.
     ``strategy``: how the operators of queries whose sink is here are placed (docs/placement.md); all but "sbon" are to
     compare with, and under them nothing moves.
     """

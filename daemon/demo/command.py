@@ -71,7 +71,7 @@ def main(words: Sequence[str]) -> int:
         type=positive,
         default=DEFAULT_SPEEDUP,
         metavar="X",
-        help=f"event seconds per second (default {DEFAULT_SPEEDUP:g}: July 2013 in two and a quarter minutes)",
+        help=f"event seconds per second (default {DEFAULT_SPEEDUP:g}: July 2013 in a minute and a half)",
     )
     parser.add_argument("--keep", action="store_true", help="keep the daemons' folders (configurations, logs, state)")
     return run_demo(parser.parse_args(words))
