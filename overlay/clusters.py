@@ -33,7 +33,8 @@ def medoid(records: Sequence[NodeRecord]) -> NodeRecord:
 
 def halves(records: Sequence[NodeRecord]) -> tuple[list[NodeRecord], list[NodeRecord]]:
     """At least two records in two groups that are near each other, neither much smaller than the other."""
-    first = max(records, key=lambda record: (distance_ms(medoid(records), record), record.node_id))
+    middle = medoid(records)
+    first = max(records, key=lambda record: (distance_ms(middle, record), record.node_id))
     second = max(records, key=lambda record: (distance_ms(first, record), record.node_id))
     least = max(1, len(records) // LEAST_SHARE)
     groups: tuple[list[NodeRecord], list[NodeRecord]] = ([], [])

@@ -94,6 +94,9 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("advertise_ratio", "advertise_distance_ms"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be more than 0, not {getattr(self, name)}")
+        for name in ("advertise_load", "path_change_ms", "path_change_ratio"):
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
         if self.silence_s <= self.beat_interval_s:
             raise ValueError("silence_s must be more than beat_interval_s")
         if self.max_exchange_interval_s < self.min_exchange_interval_s:

@@ -14,9 +14,11 @@ from overlay.events import Joined, JoinFailed
 from overlay.identity import NodeId
 from overlay.liveness import Liveness
 from overlay.messages import MAX_REASON_LENGTH, Join, JoinReply
+from overlay.naming import REPLY_FRAME_BYTES, fitting
 from overlay.neighbourhood import JOIN_RECORDS
 from overlay.records import Address, NodeRecord
 from overlay.session_events import NO_ANSWER, SessionFailed, SessionOpened
+from overlay.session_wire import MAX_BODY_BYTES
 from overlay.sessions import Sessions
 
 
@@ -86,8 +88,10 @@ class Joining(Liveness):
             return
         self._introduced(sender, join.record)
         links = [link.packed for link in self._links.table.values() if not link.suspect]
-        others = self._rng.sample(links, min(JOIN_RECORDS, len(links)))
-        self._send(sender, JoinReply(join.nonce, self._packed, tuple(others)))
+        chosen = self._rng.sample(links, min(JOIN_RECORDS, len(links)))
+        room = MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed)
+        others, _ = fitting(((packed, 0.0) for packed in chosen), room)
+        self._send(sender, JoinReply(join.nonce, self._packed, others))
 
     def _take_join_reply(self, sender: NodeId, reply: JoinReply, now: float) -> None:
         address = next((address for address, attempt in self._joins.items() if attempt.nonce == reply.nonce), None)

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from overlay.budget import Bucket
+from overlay.bucket import Bucket
 from overlay.config import MAX_CANDIDATES, PLACES_LEFT, OverlayConfig
 from overlay.identity import NodeId
 from overlay.pointers import Known

@@ -166,8 +166,9 @@ class Liveness(Measuring):
     def _ask_a_helper(self, node_id: NodeId) -> None:
         helpers = [other for other, link in self._links.table.items() if not link.suspect]
         if helpers:
-            nonce = self._prober.sent(node_id, self._now, is_probe=False, is_relayed=True)
-            self._send(self._rng.choice(helpers), Relay(nonce, self._links.table[node_id].packed))
+            helper = self._rng.choice(helpers)
+            nonce = self._prober.sent(node_id, self._now, is_probe=False, helper=helper)
+            self._send(helper, Relay(nonce, self._links.table[node_id].packed))
         else:
             self._ping(node_id, is_probe=False)
 
@@ -198,8 +199,8 @@ class Liveness(Measuring):
         if known is not None and known.boot_id >= relay.boot_id:
             self._send(relay.asker, Relayed(relay.nonce))
 
-    def _take_relayed(self, relayed: Relayed, now: float) -> None:
-        node_id = self._prober.relayed(relayed.nonce)
+    def _take_relayed(self, sender: NodeId, relayed: Relayed, now: float) -> None:
+        node_id = self._prober.relayed(relayed.nonce, sender)
         if node_id is None or node_id not in self._checks.table:
             return
         self._relayed_checks[node_id] += 1

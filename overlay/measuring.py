@@ -131,6 +131,8 @@ class Measuring(Telling):
         if not pong.linked and sender in self._links and now - self._links.table[sender].since > UNEXPECTED_S:
             self._forget_link(sender, now)
         place = self._read(pong.place)
+        if not self._prober.awaits(pong.nonce):
+            return
         # Names are taken from neighbours, once there are enough: they are as many as agreed to be, while a chain of
         # liars that name each other would never end.
         if pong.sample and (sender in self._links or self._links.are_few) and not self._is_odd(sender):

@@ -179,12 +179,14 @@ class Overlay(Talk):
     def join(self, address: Address, now: float) -> None:
         """Ask the node at ``address`` to take us in. Answered by a Joined or JoinFailed event with that address."""
         self._at(now)
+        if address == self._own.address:
+            self._events.append(JoinFailed(address, "this is the node's own address: name another member"))
+            return
         if self._has_left:
             self._has_left = False
             self._change_own()
-        if address == self._own.address:
-            self._events.append(JoinFailed(address, "this is the node's own address: name another member"))
-        elif len(self._joins) >= MAX_JOINS and address not in self._joins:
+            self._lookup_at, self._lookup_interval_s = now + LOOKUP_S, LOOKUP_S
+        if len(self._joins) >= MAX_JOINS and address not in self._joins:
             self._events.append(JoinFailed(address, "too many joins at once: wait for the others"))
         else:
             self._ask_to_join(address, now)
@@ -385,7 +387,7 @@ class Overlay(Talk):
         """Do what is due. Too early a call does no harm."""
         self._at(now)
         self._do_what_is_due(now)
-        if now >= self._lookup_at:
+        if now >= self._lookup_at and not self._has_left:
             self._look_up_own_place(now)
         for search_id in list(self._searches):
             self._go_on_searching(search_id, now)

@@ -26,6 +26,8 @@ _DECODING_ERRORS: Final = (struct.error, ValueError, OverflowError, OSError)
 #: The same bytes come from many: so many different records at least, those read last, are kept as they were read, and
 #: twice as many at most.
 KEPT: Final = 256
+#: Some 160 bytes at most, and room for what newer nodes may say. A longer record would not fit where it is handed on.
+MAX_RECORD_BYTES: Final = 256
 
 
 def pack(record: NodeRecord) -> bytes:
@@ -90,6 +92,8 @@ def unpack(data: bytes, dimensions: int) -> NodeRecord:
 
 
 def _read(data: bytes, dimensions: int) -> NodeRecord:
+    if len(data) > MAX_RECORD_BYTES:
+        raise RemoteProtocolError(f"a record of {len(data)} bytes")
     try:
         node_id, boot_id, incarnation, port, load, flags, coordinate_size, name_size = _HEAD.unpack_from(data)
         family, address_size = (socket.AF_INET6, 16) if flags & _IPV6 else (socket.AF_INET, 4)

@@ -54,7 +54,7 @@ class _Pending:
     node_id: NodeId
     sent_at: float
     is_probe: bool
-    is_relayed: bool
+    helper: NodeId | None
 
 
 class Prober:
@@ -137,11 +137,17 @@ class Prober:
     # --- pings
 
     def sent(
-        self, node_id: NodeId, now: float, *, is_probe: bool, is_relayed: bool = False, said: Coordinate | None = None
+        self,
+        node_id: NodeId,
+        now: float,
+        *,
+        is_probe: bool,
+        helper: NodeId | None = None,
+        said: Coordinate | None = None,
     ) -> int:
         """A ping to ``node_id`` leaves now; returns its nonce. Only a probe is a sample of the path.
 
-        ``is_relayed``: it goes by way of a helper, whose answer is for :meth:`relayed`. ``said``: where the node is as
+        ``helper``: it goes by way of that node, whose answer is for :meth:`relayed`. ``said``: where the node is as
         far as is known; what it answers is compared with that if it never answered before.
         """
         nonce = self._next_nonce
@@ -149,9 +155,9 @@ class Prober:
         order = self._order
         while order and (len(order) >= MAX_PENDING or self._is_stale(order[0], now)):
             lost = self._pending.pop(order.popleft(), None)
-            if lost is not None and not lost.is_relayed:
+            if lost is not None and lost.helper is None:
                 self.on_outcome(lost.node_id, lost.is_probe, False)
-        self._pending[nonce] = _Pending(node_id, now, is_probe, is_relayed)
+        self._pending[nonce] = _Pending(node_id, now, is_probe, helper)
         order.append(nonce)
         if is_probe:
             path = self._path(node_id)
@@ -185,7 +191,7 @@ class Prober:
         if not 0.0 <= held_ms <= elapsed_ms:
             raise RemoteProtocolError(f"a ping held for {held_ms} ms of {elapsed_ms}")
         del self._pending[nonce]
-        if not pending.is_relayed:
+        if pending.helper is None:
             self.on_outcome(sender, pending.is_probe, True)
         if not pending.is_probe:
             return None
@@ -206,10 +212,17 @@ class Prober:
             path.jumps = path.jumps + 1 if before.unlike_ms(place) > JUMP_RATIO * open_ms else 0
         return path.jumps == 0
 
-    def relayed(self, nonce: int) -> NodeId | None:
-        """A helper had an answer to the ping of that nonce; whose answer, if it was waited for."""
-        pending = self._pending.pop(nonce, None)
-        return None if pending is None else pending.node_id
+    def awaits(self, nonce: int) -> bool:
+        """Whether the answer to that ping is waited for."""
+        return nonce in self._pending
+
+    def relayed(self, nonce: int, sender: NodeId) -> NodeId | None:
+        """A helper had an answer to the ping of that nonce; whose answer, if that helper was asked for it."""
+        pending = self._pending.get(nonce)
+        if pending is None or pending.helper != sender:
+            return None
+        del self._pending[nonce]
+        return pending.node_id
 
     def has_changed(self, path: ProbedPath, least_ms: float, least_ratio: float) -> tuple[float, float] | None:
         """The round trips before and after, in ms, if the filtered one is really another than at the last report."""

@@ -57,11 +57,6 @@ class NodeRecord(msgspec.Struct, frozen=True):
         return self.host, self.port
 
     @property
-    def present(self) -> bool:
-        """Part of the overlay: alive, or suspected and not yet given up."""
-        return self.status in (Status.ALIVE, Status.SUSPECT)
-
-    @property
     def version(self) -> tuple[int, int]:
         return self.boot_id, self.incarnation
 

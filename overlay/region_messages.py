@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
 import msgspec
+from msgspec import Meta
 
 from overlay.records import NodeRecord
+
+#: No hierarchy is higher, or has more hosts. Numbers beyond are refused with the message that bears them.
+MAX_LEVELS: Final = 16
+MAX_HOSTS: Final = 2**40
+
+Level = Annotated[int, Meta(ge=1, le=MAX_LEVELS)]
+Count = Annotated[int, Meta(ge=0, le=MAX_HOSTS)]
+Generation = Annotated[int, Meta(ge=0, le=2**62)]
+ClusterName = Annotated[str, Meta(max_length=32)]
 
 
 class Lead(msgspec.Struct, frozen=True):
     """A cluster, and who leads it: each new coordinator of the same cluster counts on."""
 
-    cluster: str
-    generation: int
+    cluster: ClusterName
+    generation: Generation
 
 
 class Summary(msgspec.Struct, frozen=True):
     """What is below a member: hosts, those of them that take operators, and names of streams and sinks, as far as there
     is room for them."""
 
-    hosts: int
-    takers: int
+    hosts: Count
+    takers: Count
     names: tuple[str, ...] = ()
 
 
@@ -30,8 +42,8 @@ class MemberReport(msgspec.Struct, frozen=True):
     stands for, one level below; ``seat``: where it is a member, as far as it knows.
     """
 
-    level: int
-    at: int
+    level: Level
+    at: Level
     member: NodeRecord
     summary: Summary
     leads: Lead | None = None
@@ -45,14 +57,14 @@ class Roster(msgspec.Struct, frozen=True, tag=True):
     whole hierarchy.
     """
 
-    level: int
+    level: Level
     lead: Lead
     coordinator: NodeRecord
     standby: NodeRecord | None
     members: tuple[NodeRecord, ...]
     above: tuple[NodeRecord, ...]
-    height: int
-    hosts: int
+    height: Level
+    hosts: Count
 
 
 class Elsewhere(msgspec.Struct, frozen=True, tag=True):
@@ -61,7 +73,7 @@ class Elsewhere(msgspec.Struct, frozen=True, tag=True):
     here."""
 
     ask: NodeRecord | None = None
-    at: int = 0
+    at: Level = 1
     superseded: bool = False
     heard: bool = False
 
@@ -75,7 +87,7 @@ class Placed(msgspec.Struct, frozen=True):
 class Appoint(msgspec.Struct, frozen=True):
     """Lead this cluster from now on, as a member of the one that ``above`` leads; None: it is the top."""
 
-    level: int
+    level: Level
     lead: Lead
     members: tuple[NodeRecord, ...]
     above: NodeRecord | None
@@ -88,7 +100,7 @@ class Appointed(msgspec.Struct, frozen=True):
 class Withdraw(msgspec.Struct, frozen=True):
     """The sender is no member of the receiver's cluster of that level any more."""
 
-    level: int
+    level: Level
 
 
 class Withdrawn(msgspec.Struct, frozen=True):
@@ -100,8 +112,8 @@ class Beacon(msgspec.Struct, frozen=True):
 
     top: NodeRecord
     lead: Lead
-    height: int
-    hosts: int
+    height: Level
+    hosts: Count
 
 
 class Beacons(msgspec.Struct, frozen=True):

@@ -81,7 +81,7 @@ class Seat:
 def bounded(summary: Summary) -> Summary:
     """What another node says of itself, no longer than it may be."""
     names = tuple(name[:MAX_NAME] for name in summary.names[:MAX_NAMES])
-    return Summary(max(0, summary.hosts), max(0, summary.takers), names)
+    return Summary(summary.hosts, summary.takers, names)
 
 
 def leader(roster: Roster, silent_periods: float) -> NodeRecord | None:

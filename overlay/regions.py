@@ -31,6 +31,7 @@ from overlay.clusters import halves, medoid, nearest, total_ms
 from overlay.identity import NodeId
 from overlay.records import NodeRecord
 from overlay.region_messages import (
+    MAX_HOSTS,
     Appoint,
     Appointed,
     Beacon,
@@ -55,8 +56,9 @@ LOOKED_FOR: Final = 8.0
 REST: Final = 8.0
 #: A cluster has room for so many times as many as it should have, until it is split.
 ROOM: Final = 8
-#: One that has less than this share of what it may have is given up.
-LEAST_SHARE: Final = 4
+#: A cluster may have so many hosts at least; and one that has less than this share of what it may have is given up.
+LEAST_CS: Final = 4
+SMALL_SHARE: Final = 4
 #: The middle one has to be nearer to the others by so much.
 NEARER: Final = 0.8
 #: A place is looked for in so many steps without a pause.
@@ -85,8 +87,8 @@ class Regions:
         now_s: float,
     ) -> None:
         """``names()`` is what this node has to advertise. Raises ValueError if ``max_cs`` is less than 4."""
-        if max_cs < LEAST_SHARE:
-            raise ValueError(f"clusters of at most {max_cs} hosts: at least {LEAST_SHARE}")
+        if max_cs < LEAST_CS:
+            raise ValueError(f"clusters of at most {max_cs} hosts: at least {LEAST_CS}")
         self._record = record
         self._names = names
         self._max_cs = max_cs
@@ -148,7 +150,8 @@ class Regions:
             return Summary(1, int(own.accepts_operators), tuple(sorted(self._names())[:MAX_NAMES]))
         below = [member.summary for member in self._led[level - 1].members.values()]
         names = sorted({name for summary in below for name in summary.names})
-        return Summary(sum(each.hosts for each in below), sum(each.takers for each in below), tuple(names[:MAX_NAMES]))
+        hosts, takers = sum(each.hosts for each in below), sum(each.takers for each in below)
+        return Summary(min(hosts, MAX_HOSTS), min(takers, MAX_HOSTS), tuple(names[:MAX_NAMES]))
 
     def validate(self) -> None:
         """Assert what always holds."""
@@ -203,7 +206,7 @@ class Regions:
             case Appoint():
                 return Appointed(self._accept(message, sender, now_s))
             case Withdraw():
-                if message.level <= len(self._led) and sender != self.node_id:
+                if 1 <= message.level <= len(self._led) and sender != self.node_id:
                     self._led[message.level - 1].forget(sender, self.node_id)
                 return Withdrawn()
             case Beacon():
@@ -382,7 +385,7 @@ class Regions:
         seat = self._seat
         if seat is None or seat.level != report.level:
             return
-        if elsewhere.superseded and elsewhere.ask is not None:
+        if elsewhere.superseded and elsewhere.ask is not None and self._led:
             self._led.pop()
             self._look(seat.level - 1, (elsewhere.ask,), elsewhere.at, now_s)
         elif seat.roster is not None and elsewhere.ask is None:
@@ -416,7 +419,7 @@ class Regions:
         return self._give_up(level, now_s) if self._is_small(led) and not self.is_top else self._hand_over(led)
 
     def _is_small(self, led: Led) -> bool:
-        return len(led.members) * LEAST_SHARE < self._max_cs
+        return len(led.members) * SMALL_SHARE < self._max_cs
 
     def _split(self, level: int, now_s: float) -> Outgoing:
         """Have the half without this node led by the one in its middle."""

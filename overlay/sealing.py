@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from overlay.certificates import Certificate, Refusal, RefusedError, Trust
 from overlay.identity import Identity, is_signed, node_id_of
+from overlay.records import MAX_BOOT_ID
 from overlay.suite import SALT_BYTES, TAG_BYTES, Channel, Claims
 from sbon.errors import RemoteProtocolError
 
@@ -35,7 +36,6 @@ _SESSION_LABEL: Final = b"sbon session\0"
 _KEY_BYTES: Final = 32
 #: Credentials whose signatures were found good are not verified again while they are among the last so many.
 _MAX_VERIFIED: Final = 256
-MAX_BOOT_ID: Final = 2**63
 
 
 class CipherChannel:
@@ -115,7 +115,7 @@ class CipherSuite:
             raise RemoteProtocolError("credentials that are too short")
         cluster_id, boot_id, agreement_key, public_key, signature = _HEAD.unpack_from(credentials)
         self._trust.check_cluster(cluster_id)
-        if boot_id >= MAX_BOOT_ID:
+        if boot_id > MAX_BOOT_ID:
             raise RemoteProtocolError("a boot id out of range")
         certificate = self._trust.check_signature(public_key, credentials[_HEAD.size :])
         if not is_signed(public_key, signature, _signed_part(cluster_id, boot_id, agreement_key)):

@@ -93,21 +93,3 @@ class Answer:
     welcome: bytes
     session: Session
     forget_at: float
-
-
-class Budget:
-    """At most ``per_second`` on average, and as many at once."""
-
-    __slots__ = ("_at", "_left", "_per_second")
-
-    def __init__(self, per_second: float, now: float) -> None:
-        self._per_second = self._left = per_second
-        self._at = now
-
-    def take(self, now: float) -> bool:
-        self._left = min(self._per_second, self._left + (now - self._at) * self._per_second)
-        self._at = now
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from overlay.bucket import Bucket
 from overlay.identity import NodeId
 from overlay.records import Address
-from overlay.session import Budget
 from overlay.session_events import SessionEvent, SessionFailed
 
 MAX_OUTGOING: Final = 1000
@@ -23,7 +23,7 @@ class SessionOutput:
         self.outgoing: list[tuple[bytes, Address]] = []
         self.happened: list[SessionEvent] = []
         self.counters: Counter[str] = Counter()
-        self._hints = Budget(HINTS_PER_S, now)
+        self._hints = Bucket(HINTS_PER_S, HINTS_PER_S, now)
 
     def validate(self) -> None:
         assert len(self.outgoing) <= MAX_OUTGOING
@@ -49,7 +49,7 @@ class SessionOutput:
     def hint(self, data: bytes, address: Address, now: float, counted_as: str) -> None:
         """Answer somebody unknown, with less than was sent and not too often."""
         self.counters[counted_as] += 1
-        if self._hints.take(now):
+        if self._hints.take(1, now):
             self.send(data, address, "hint_sent")
 
     def fail(self, address: Address, node_id: NodeId | None, reason: str) -> None:

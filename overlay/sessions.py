@@ -27,10 +27,11 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final
 
+from overlay.bucket import Bucket
 from overlay.certificates import Refusal, RefusedError
 from overlay.identity import NodeId
 from overlay.records import Address
-from overlay.session import WINDOW, Answer, Attempt, Budget, Session
+from overlay.session import WINDOW, Answer, Attempt, Session
 from overlay.session_events import Received, SessionEvent, SessionOpened
 from overlay.session_output import SessionOutput
 from overlay.session_wire import (
@@ -88,12 +89,12 @@ class Sessions:
         rng: random.Random,
         now: float,
         capacity: int = 64,
-        is_kept: Callable[[NodeId], bool] = lambda node_id: False,
     ) -> None:
-        """At most ``capacity`` peers: the one not used for longest makes room, unless ``is_kept`` says no."""
+        """At most ``capacity`` peers: the one not used for longest makes room, unless it is kept."""
         self.node_id = node_id
         self.boot_id = boot_id
-        self.is_kept = is_kept
+        #: Whose session is not to make room.
+        self.is_kept: Callable[[NodeId], bool] = lambda node_id: False
         self._suite = suite
         self._rng = rng
         self._capacity = capacity
@@ -103,7 +104,7 @@ class Sessions:
         self._attempt_by_index: dict[int, Attempt] = {}
         self._answers: dict[NodeId, Answer] = {}
         self._retired: deque[tuple[float, Session]] = deque()
-        self._hellos = Budget(HELLOS_PER_S, now)
+        self._hellos = Bucket(HELLOS_PER_S, HELLOS_PER_S, now)
         self._output = SessionOutput(now)
         #: What :meth:`datagrams_to_send` and :meth:`events` would return: to see that there is nothing.
         self.outgoing = self._output.outgoing
@@ -332,7 +333,7 @@ class Sessions:
             raise RemoteProtocolError(f"a datagram of kind {kind:#04x} with {len(data)} bytes")
 
     def _on_hello(self, hello: bytes, source: Address, now: float) -> None:
-        if not self._hellos.take(now):
+        if not self._hellos.take(1, now):
             self.counters["over_budget"] += 1
             return
         remote_index = int.from_bytes(hello[1:5], "big")

@@ -30,6 +30,8 @@ RENEW_S: Final = 120.0
 #: Notices that one node keeps at most, and that one node may leave at another.
 MAX_NOTICES: Final = 5000
 MAX_TOPICS: Final = 200
+#: A longer name is not kept.
+MAX_TOPIC: Final = 200
 
 
 def shelf_of(name: str) -> int:
@@ -56,7 +58,10 @@ class Board:
     def leave(self, owner: NodeRecord, topics: Iterable[str], now_s: float) -> bool:
         """All that ``owner`` has on the shelves that are here; False if there is no room."""
         self._forget(now_s)
-        names = frozenset(topic.lower() for topic in topics)
+        names = frozenset(topic.lower() for topic in topics if len(topic) <= MAX_TOPIC)
+        if not names:
+            self._notices.pop(owner.node_id, None)
+            return True
         others = sum(len(known) for node_id, (_, known, _) in self._notices.items() if node_id != owner.node_id)
         if len(names) > MAX_TOPICS or others + len(names) > MAX_NOTICES:
             return False

@@ -135,6 +135,7 @@ class Speech:
             node_id, body, extra = outgoing.popleft()
             if not self._sessions.is_open(node_id):
                 counters["dropped.no_session"] += 1
+                self._addresses.pop(node_id, None)  # the session may have ended by itself
                 continue
             data = self._sealed(node_id, body, extra, now)
             if data is not None:

@@ -161,7 +161,7 @@ class Talk(Joining):
             case Relay():
                 self._answer_relay(sender, message, now)
             case Relayed():
-                self._take_relayed(message, now)
+                self._take_relayed(sender, message, now)
             case Join():
                 self._answer_join(sender, message, now)
             case JoinReply():

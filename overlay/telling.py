@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
-from overlay.budget import Bucket
+from overlay.bucket import Bucket
 from overlay.config import OverlayConfig
 from overlay.identity import NodeId
 from overlay.messages import Newcomer, Packed, Surroundings

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from overlay.messages import KIND_OF, Message
 from overlay.session_wire import MAX_BODY_BYTES
 from sbon.errors import RemoteProtocolError, UnknownKindError
-
-#: Everything that msgspec raises for bytes that are not what they should be, and what deep nesting raises.
-_DECODING_ERRORS: Final = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+from sbon.frames import DECODING_ERRORS
 
 _TAGS = frozenset(body_type.__struct_config__.tag for body_type in KIND_OF)
 _encoder = msgspec.msgpack.Encoder()
@@ -35,7 +31,7 @@ def decode(data: bytes) -> Message:
     try:
         message: Message = _messages.decode(data)
         return message
-    except _DECODING_ERRORS as error:
+    except DECODING_ERRORS as error:
         if _is_unknown(data):
             raise UnknownKindError("a message of an unknown kind") from error
         raise RemoteProtocolError(f"not a message: {error}") from error
@@ -44,6 +40,6 @@ def decode(data: bytes) -> Message:
 def _is_unknown(data: bytes) -> bool:
     try:
         tag = msgspec.msgpack.decode(_head.decode(data)[0], type=int)
-    except (*_DECODING_ERRORS, IndexError):
+    except (*DECODING_ERRORS, IndexError):
         return False
     return tag not in _TAGS

@@ -21,6 +21,7 @@ from daemon.peering.peers import Peers
 from overlay.identity import NodeId
 from overlay.records import NodeRecord
 from overlay.region_messages import (
+    MAX_LEVELS,
     Appoint,
     Appointed,
     Beacon,
@@ -41,8 +42,6 @@ log = logging.getLogger("sbon.regions")
 #: The place of the beacons is that of a shelf that no name belongs to.
 BEACONS = -1
 ASK_TIMEOUT_S = 5.0
-#: No hierarchy is higher: it would have to have more hosts than there are.
-MAX_LEVELS = 16
 
 
 class DescribeRegion(msgspec.Struct, frozen=True):

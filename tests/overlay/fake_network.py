@@ -100,8 +100,10 @@ class FakeNetwork:
         boot_id: int = 1,
         port: int | None = None,
         kind: type[Overlay] = Overlay,
+        name: str = "",
     ) -> Overlay:
         record = fake_record(index, boot_id=boot_id, port=port, dimensions=config.dimensions)
+        record = msgspec.structs.replace(record, name=name or record.name)
         node = fake_overlay(record, config, self.rng, self.now, kind)
         self.nodes[index] = node
         self.timed_events.setdefault(index, [])

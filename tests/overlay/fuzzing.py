@@ -22,7 +22,7 @@ import trio
 
 from daemon.control.messages import CONTROL_VERSION, Answer, Call, Done, Join, Latency, Request, Status, Submit
 from daemon.control.server import Control
-from daemon.peering.envelopes import ReplyEnvelope, RequestEnvelope
+from daemon.peering.envelopes import REQUEST_VERSION, ReplyEnvelope, RequestEnvelope
 from daemon.peering.peer_tls import Caller, PeerTls, _read_x509
 from daemon.peering.requests import PeerRequests
 from daemon.simulation.plain_suite import FakeSuite
@@ -308,6 +308,7 @@ class ControlTarget:
 class Question(msgspec.Struct, frozen=True):
     text: str
     numbers: tuple[int, ...] = ()
+    records: tuple[NodeRecord, ...] = ()
 
 
 class RequestTarget:
@@ -317,19 +318,24 @@ class RequestTarget:
 
     def __init__(self, folder: Path) -> None:
         tls = PeerTls(identity(1), cluster_trust(1), lambda: 0.0)
-        self.requests = PeerRequests(tls, 1, folder)
+        self.requests = PeerRequests(tls, 1, folder, 2)
         self.caller = Caller(identity(2).node_id, identity(2).public_key, None)
 
         async def answer(message: Question, sender: NodeId) -> Question:
             assert isinstance(message, Question)
             assert sender == self.caller.node_id, "somebody passed for another"
+            for record in message.records:
+                record.check(2)
             return message
 
         self.requests.handle(Question, answer)
-        bodies = (Question("hello"), Question("", tuple(range(30))))
+        record = NodeRecord(self.caller.node_id, "node-2", "192.0.2.7", 7400, 1, origin(2))
+        bodies = (Question("hello"), Question("", tuple(range(30))), Question("", (), (record, record)))
         self.corpus = [
             msgspec.msgpack.encode(
-                RequestEnvelope(1, self.caller.node_id, 1, target, kind, msgspec.Raw(msgspec.msgpack.encode(body)))
+                RequestEnvelope(
+                    REQUEST_VERSION, self.caller.node_id, 1, target, kind, msgspec.Raw(msgspec.msgpack.encode(body))
+                )
             )
             for body in bodies
             for kind, target in (("Question", ""), ("Question", identity(1).node_id), ("Unknown", ""))

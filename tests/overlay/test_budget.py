@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.budget import BURST_S, BYTES_PER_S, TRAFFIC_OF, Bucket, Budget
+from overlay.bucket import Bucket
+from overlay.budget import BURST_S, BYTES_PER_S, TRAFFIC_OF, Budget
 from overlay.events import MemberFailed
 from overlay.messages import KIND_OF, Ping, SearchReply, Unlink
 from overlay.speech import CLOSE, MAX_QUEUED

@@ -19,6 +19,7 @@ from overlay.identity import NodeId
 from overlay.probing import PATIENCE_S, Prober
 
 OTHER = "0" * 31 + "2"
+HELPER = "0" * 31 + "3"
 
 
 def straight_pings(pings: int) -> int:
@@ -103,11 +104,11 @@ def test_each_ping_is_answered_or_lost_once_and_those_through_helpers_do_not_cou
     prober = outcomes.prober
     answered = prober.sent(OTHER, 0.0, is_probe=True)
     prober.sent(OTHER, 0.1, is_probe=False)
-    relayed = prober.sent(OTHER, 0.2, is_probe=False, is_relayed=True)
-    prober.sent(OTHER, 0.3, is_probe=False, is_relayed=True)
+    relayed = prober.sent(OTHER, 0.2, is_probe=False, helper=HELPER)
+    prober.sent(OTHER, 0.3, is_probe=False, helper=HELPER)
     prober.answered(answered, OTHER, 0.0, 0.5)
     prober.answered(answered, OTHER, 0.0, 0.6)
-    assert prober.relayed(relayed) == OTHER
+    assert prober.relayed(relayed, HELPER) == OTHER
     prober.sent(OTHER, 1.0 + PATIENCE_S, is_probe=True)
     assert outcomes.seen == [(OTHER, True, True), (OTHER, False, False)]
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from overlay.clusters import LEAST_SHARE, distance_ms, halves, medoid, nearest
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
@@ -39,3 +41,17 @@ def test_no_part_is_small_even_if_one_stands_far_from_all_others() -> None:
     same_place = halves([at(f"s{i}", 5.0) for i in range(4)])
     assert min(map(len, same_place)) >= 1
     assert [len(part) for part in halves([at("a", 0.0), at("b", 1.0)])] == [1, 1]
+
+
+def test_many_are_parted_without_looking_at_all_pairs_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def counted(a: NodeRecord, b: NodeRecord) -> float:
+        nonlocal looks
+        looks += 1
+        return distance_ms(a, b)
+
+    monkeypatch.setattr("overlay.clusters.distance_ms", counted)
+    crowd = [at(f"a{i:03}", float(i % 17), float(i % 13)) for i in range(100)]
+    halves(crowd)
+    assert looks < 10 * len(crowd) ** 2

@@ -28,11 +28,12 @@ from overlay.events import (
 )
 from overlay.messages import Ping, Pong
 from overlay.neighbourhood import Lost
-from overlay.node import Overlay
+from overlay.node import LOOKUP_S, MAX_LOOKUP_S, Overlay
 from overlay.packing import pack
+from overlay.records import MAX_NAME_BYTES
 from overlay.wire import decode
 from sbon import coordinate_estimator, update_filter
-from sbon.coordinate import MAX_ERROR, Coordinate
+from sbon.coordinate import MAX_DIMENSIONS, MAX_ERROR, Coordinate
 from sbon.errors import UnavailableError
 from sbon.update_filter import FOUND_ERROR, LOST_PROBES
 from tests import truth
@@ -148,6 +149,35 @@ def test_nobody_there_means_a_failed_join() -> None:
     assert node.counters["sent.handshake"] >= 5
     network.run(10.0)
     assert node.next_timer() is None, "nothing is left to be done"
+
+
+def test_nodes_of_the_longest_names_and_places_are_let_in() -> None:
+    """A welcome with all that it names was longer than a datagram may be, and the one who said it fell."""
+    config = OverlayConfig(dimensions=MAX_DIMENSIONS)
+    network = FakeNetwork(truth.grid(4))
+    for index in range(14):
+        network.start(index, config, name=f"{index:0{MAX_NAME_BYTES}}")
+    for index in range(1, 14):
+        network.join(index, 0)
+        network.run(1.0)
+    network.run(10.0)
+    assert [len(node.members()) for node in network.nodes.values()] == [13] * 14
+
+
+def test_whoever_has_left_looks_for_nobody_until_it_comes_again() -> None:
+    network = full_mesh(FIVE)
+    node = network.nodes[0]
+    node._lookup_at, node._lookup_interval_s = network.now + 1.0, MAX_LOOKUP_S
+    network.leave(0)
+    network.run(30.0)
+    assert node._looked_up_at < network.now - 20.0
+    network.join(0, 0)
+    assert node.has_left, "its own address is nobody's"
+    network.join(0, 1)
+    assert node._lookup_at <= network.now + LOOKUP_S
+    network.run(2.0 * LOOKUP_S)
+    assert node._looked_up_at > network.now - 2.0 * LOOKUP_S
+    assert len(node.members()) == 4
 
 
 def test_a_node_does_not_join_itself() -> None:
@@ -346,6 +376,8 @@ def _sent_bytes(network: FakeNetwork) -> int:
         (OverlayConfig(max_links=10), "max_links"),
         (OverlayConfig(max_strangers=40), "max_strangers"),
         (OverlayConfig(silence_s=2.0), "silence_s"),
+        (OverlayConfig(advertise_load=float("nan")), "advertise_load"),
+        (OverlayConfig(path_change_ms=-1.0), "path_change_ms"),
         (OverlayConfig(max_exchange_interval_s=0.5), "max_exchange_interval_s"),
     ],
 )
@@ -375,6 +407,17 @@ def test_what_is_sent_is_what_the_counters_say() -> None:
         sent = sum(count for name, count in node.counters.items() if name.startswith("sent."))
         assert sent == network.sent_by[index]
         assert not [name for name in node.counters if name.startswith("dropped.")]
+
+
+def test_a_name_in_a_pong_counts_only_if_the_pong_was_asked_for() -> None:
+    node = full_mesh(FIVE, SLOW).nodes[0]
+    node._samples.clear()
+    place, sample = node.coordinate.to_bytes(), pack(fake_record(20))
+    node._dispatch(id_of(1), Pong(12345, 0, place, True, sample), 10.0)
+    assert not node._samples
+    nonce = node._prober.sent(id_of(1), 10.0, is_probe=False)
+    node._dispatch(id_of(1), Pong(nonce, 0, place, True, sample), 10.1)
+    assert len(node._samples) == 1
 
 
 def test_pings_and_pongs_are_what_they_say() -> None:

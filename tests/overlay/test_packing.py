@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.packing import pack, packed_node_id, packed_version, unpack
+from overlay.packing import MAX_RECORD_BYTES, pack, packed_node_id, packed_version, unpack
 from overlay.records import MAX_BOOT_ID, MAX_HOST_BYTES, MAX_INCARNATION, MAX_NAME_BYTES, NodeRecord
 from sbon.coordinate import FACTORS, MAX_DIMENSIONS, Coordinate
 from sbon.errors import RemoteProtocolError
@@ -71,6 +71,16 @@ def test_mutated_records_are_other_possible_ones_or_refused(record: NodeRecord, 
 def test_records_of_other_dimensions_are_refused(record: NodeRecord) -> None:
     with pytest.raises(RemoteProtocolError, match="dimensions"):
         unpack(pack(record), DIMENSIONS + 1)
+
+
+def test_a_record_that_would_not_fit_where_it_is_handed_on_is_refused() -> None:
+    data = pack(fake_record(0))
+    assert unpack(data.ljust(MAX_RECORD_BYTES, b"."), DIMENSIONS) == unpack(data, DIMENSIONS)
+    with pytest.raises(RemoteProtocolError, match="bytes"):
+        unpack(data.ljust(MAX_RECORD_BYTES + 1, b"."), DIMENSIONS)
+    place = Coordinate((1.0,) * MAX_DIMENSIONS, 1.0, 0.5, (0.0,) * FACTORS)
+    largest = msgspec.structs.replace(fake_record(0), name="n" * MAX_NAME_BYTES, host="2001:db8::1", coordinate=place)
+    assert len(pack(largest)) <= MAX_RECORD_BYTES - 64
 
 
 def test_the_largest_coordinate_fits_in_its_budget() -> None:

@@ -147,11 +147,15 @@ def test_near_ones_are_at_odds_with_nobody_for_some_milliseconds() -> None:
     assert not paths.contradicts(id_of(1), Coordinate((0.0, 0.0), 0.0, 0.1))
 
 
-def test_a_helper_tells_of_an_answer_once() -> None:
+def test_the_helper_that_was_asked_tells_of_an_answer_once_and_nobody_else() -> None:
     paths = prober()
-    nonce = paths.sent(id_of(1), 0.0, is_probe=False, is_relayed=True)
-    assert paths.relayed(nonce) == id_of(1)
-    assert paths.relayed(nonce) is None
+    nonce = paths.sent(id_of(1), 0.0, is_probe=False, helper=id_of(9))
+    assert paths.relayed(nonce, id_of(8)) is None
+    assert paths.relayed(nonce, id_of(9)) == id_of(1)
+    assert paths.relayed(nonce, id_of(9)) is None
+    straight = paths.sent(id_of(1), 0.0, is_probe=False)
+    assert paths.relayed(straight, id_of(9)) is None
+    assert paths.awaits(straight)
 
 
 def test_what_became_of_a_ping_is_told_unless_a_helper_sent_it() -> None:
@@ -160,7 +164,7 @@ def test_what_became_of_a_ping_is_told_unless_a_helper_sent_it() -> None:
     paths.on_outcome = lambda node_id, is_probe, answered: outcomes.append((node_id, is_probe, answered))
     probe(paths, 1, 0.0, rtt_ms=10.0)
     paths.sent(id_of(2), 0.0, is_probe=False)
-    paths.sent(id_of(3), 0.0, is_probe=False, is_relayed=True)
+    paths.sent(id_of(3), 0.0, is_probe=False, helper=id_of(9))
     paths.sent(id_of(4), PATIENCE_S + 1.0, is_probe=True)  # the others are looked at when the next one leaves
     assert outcomes == [(id_of(1), True, True), (id_of(2), False, False)]
 

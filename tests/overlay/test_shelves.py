@@ -7,6 +7,7 @@ import math
 from overlay.records import NodeRecord
 from overlay.shelves import (
     MAX_NOTICES,
+    MAX_TOPIC,
     MAX_TOPICS,
     NOTICE_S,
     RADIUS_MS,
@@ -52,3 +53,15 @@ def test_a_board_is_bounded_and_nobody_fills_it_alone() -> None:
     taken = [board.leave(owner(number), full, 0.0) for number in range(MAX_NOTICES // MAX_TOPICS + 1)]
     assert taken == [True] * (MAX_NOTICES // MAX_TOPICS) + [False]
     assert board.leave(owner(0), full, 1.0)  # anew
+
+
+def test_who_has_nothing_is_not_kept_and_a_name_without_end_neither() -> None:
+    board = Board()
+    for number in range(MAX_NOTICES):
+        assert board.leave(owner(number), [], 0.0)
+    assert board.find(None, 1.0) == []
+    assert board.leave(owner(1), ["flights", "f" * (MAX_TOPIC + 1)], 1.0)
+    assert board.find(["f" * (MAX_TOPIC + 1)], 2.0) == []
+    assert board.find(None, 2.0) == [owner(1)]
+    assert board.leave(owner(1), [], 3.0)
+    assert board.find(None, 4.0) == []
