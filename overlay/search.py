@@ -176,7 +176,9 @@ class Search:
 
     def answered(self, node_id: NodeId) -> bool:
         """An answer came; False if none was waited for."""
-        is_answer = self._waits_no_longer(node_id)
+        waited = self._waiting.pop(node_id, None) is not None
+        is_answer = self._late.pop(node_id, None) is not None or waited
+        self._ask_again.pop(node_id, None)
         self._has_answer = self._has_answer or is_answer
         if is_answer and node_id in self._found:
             self._reached = min(self._reached, self._found[node_id].guide_cost)
@@ -184,20 +186,14 @@ class Search:
 
     def was_not_heard(self, node_id: NodeId) -> None:
         """It lives, but has not got what we asked."""
-        if self._waits_no_longer(node_id) and node_id in self._found:
+        if self.answered(node_id) and node_id in self._found:
             self._found[node_id].asked = False
 
     def failed(self, node_id: NodeId) -> None:
-        """It cannot be reached: the walk has come no further by it."""
-        if self._waits_no_longer(node_id):
+        """It cannot be reached. The walk has come as far all the same: where hosts die it has no questions to lose."""
+        if self.answered(node_id):
             self._found.pop(node_id, None)
             self._dead.add(node_id)
-
-    def _waits_no_longer(self, node_id: NodeId) -> bool:
-        """Whether it was waited for."""
-        waited = self._waiting.pop(node_id, None) is not None
-        self._ask_again.pop(node_id, None)
-        return self._late.pop(node_id, None) is not None or waited
 
     def expire(self, now: float) -> None:
         """Step over those whose answers are late, and give up those that were stepped over long ago."""

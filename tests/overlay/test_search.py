@@ -420,15 +420,3 @@ def test_who_is_near_is_waited_for_less_long() -> None:
     unsettled.know(near)
     assert asked(unsettled) == [id_of(1)]
     assert unsettled.next_timer() == 1.0
-
-
-def test_the_walk_has_not_come_as_far_as_one_that_is_dead_or_was_not_heard() -> None:
-    search = search_among(host(1, 1.0), host(2, 2.0), host(3, 3.0), host(4, 4.0), k=4)
-    assert asked(search) == [id_of(1)]
-    search.failed(id_of(1))
-    assert asked(search) == [id_of(2)], "the next step of the walk, alone"
-    search.was_not_heard(id_of(2))
-    assert asked(search) == [id_of(2)]
-    search.answered(id_of(2))
-    search.know(host(5, 1.5))
-    assert asked(search) == [id_of(5)]
