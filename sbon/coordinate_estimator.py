@@ -257,7 +257,8 @@ class CoordinateEstimator:
         return max(MIN_OUTLIER, OUTLIER_FACTOR * usual, min(MAX_ERROR, most))
 
     def _limit_step(self, before: list[float]) -> None:
-        """One probe, with all that was taken again, changes no prediction by more than the largest step."""
+        """One probe, with all that was taken again, changes no prediction by more than the largest step. A place that
+        is then found anew (:meth:`_look_again`) may be anywhere."""
         place, moved_ms = self._place, self.coordinate.unlike_ms(self._advertised())
         if moved_ms > MAX_STEP_MS:
             ratio = MAX_STEP_MS / moved_ms

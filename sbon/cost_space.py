@@ -5,10 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-import msgspec
-
-from sbon.coordinate import Coordinate
-
 #: One-way milliseconds that a fully busy host (load 1.0 per core) is moved away by. The paper maps load linearly with a
 #: weight that is left to the user (section 3.1.1, "Load"); this is ours: a tenth of a long path.
 LOAD_SCALE_MS: Final = 20.0
@@ -24,15 +20,9 @@ class LoadScaling(StrEnum):
     CONVEX = "convex"
 
 
-class CostPoint(msgspec.Struct, frozen=True):
-    """Where a host is in the cost space. ``load`` is its load average per core: 1.0 means all cores are busy."""
-
-    coordinate: Coordinate
-    load: float = 0.0
-
-
 def load_ms(load: float, scale_ms: float = LOAD_SCALE_MS, scaling: LoadScaling = LoadScaling.LINEAR) -> float:
-    """The load part in one-way milliseconds: bounded, never negative.
+    """The load part in one-way milliseconds: bounded, never negative. ``load`` is a host's load average per core: 1.0
+    means all cores are busy.
 
     Convex: load / (1 - load), the time in an M/M/1 queue, up to nine tenths and straight on from there ("a non-linear
     additive function", section 3.1.1). An idle host counts the same either way, a busy one nine times as much and more.
@@ -42,11 +32,6 @@ def load_ms(load: float, scale_ms: float = LOAD_SCALE_MS, scaling: LoadScaling =
         part = min(load, _QUEUE_UP_TO)
         load = part / (1.0 - part) + (load - part) / (1.0 - _QUEUE_UP_TO) ** 2
     return load * scale_ms
-
-
-def predicted_rtt_ms(a: CostPoint, b: CostPoint) -> float:
-    """Predicted round trip between two different hosts; the load part is not in it."""
-    return a.coordinate.rtt_ms(b.coordinate)
 
 
 def one_way_ms(rtt_ms: float) -> float:

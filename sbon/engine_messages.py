@@ -128,13 +128,6 @@ class Connect(Owned, frozen=True):
     through: FlightAddress | None = None
 
 
-class Disconnect(Owned, frozen=True):
-    """Stop pulling ``producer`` into ``port``; what was pulled is kept."""
-
-    port: str
-    producer: str
-
-
 class SetPort(Owned, frozen=True):
     """A port is fed as ``port`` says from now on: another producer may come, or have come, in the place of one."""
 
@@ -156,9 +149,7 @@ class Destroy(Owned, frozen=True):
     folder: str
 
 
-Command = (
-    Instantiate | Rehearse | Permit | SetReaders | Connect | Disconnect | SetPort | AwaitOutput | Migrate | Destroy
-)
+Command = Instantiate | Rehearse | Permit | SetReaders | Connect | SetPort | AwaitOutput | Migrate | Destroy
 
 
 class EngineCall(_Message, frozen=True):

@@ -8,24 +8,41 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
-from sbon.errors import RemoteProtocolError
+from sbon.errors import (
+    ConfigurationError,
+    QueryError,
+    RemoteProtocolError,
+    SbonError,
+    StaleGenerationError,
+    UnavailableError,
+)
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-_LENGTH = struct.Struct(">I")
+#: Everything that msgspec raises for bytes that are not what they should be, and what deep nesting raises.
+DECODING_ERRORS: Final = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+#: What comes back to whoever asked, by the name under which it travels.
+TOLD_ERRORS: Final[dict[str, type[SbonError]]] = {
+    kind.__name__: kind for kind in (SbonError, ConfigurationError, QueryError, UnavailableError, StaleGenerationError)
+}
 
+_LENGTH = struct.Struct(">I")
 
 _T = TypeVar("_T")
 
 
-def decode_body(decoder: msgspec.msgpack.Decoder[_T], body: bytes) -> _T:
+class FrameTooLongError(RemoteProtocolError):
+    """A frame that is longer than the receiver takes. Where the next one would begin is not known."""
+
+
+def decode_body(decoder: msgspec.msgpack.Decoder[_T], body: bytes | msgspec.Raw) -> _T:
     """Decode bytes from somebody else; whatever is wrong with them is a RemoteProtocolError."""
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODING_ERRORS as error:
         raise RemoteProtocolError(f"malformed message: {error}") from None
 
 
@@ -47,12 +64,12 @@ class FrameReader:
         self._max_frame_bytes = max_frame_bytes
 
     def receive(self, data: bytes) -> Iterator[bytes]:
-        """Yield the bodies completed by ``data``; RemoteProtocolError if a length is over the bound."""
+        """Yield the bodies completed by ``data``; FrameTooLongError if a length is over the bound."""
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             if length > self._max_frame_bytes:
-                raise RemoteProtocolError(f"a frame of {length} bytes is over the limit of {self._max_frame_bytes}")
+                raise FrameTooLongError(f"a frame of {length} bytes is over the limit of {self._max_frame_bytes}")
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 return

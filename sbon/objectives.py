@@ -143,7 +143,10 @@ class LeastUsage(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class HasProperty(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Hosts with a property, the nearest to ``place`` first: a name (empty: any), and whether they take operators."""
+    """Hosts with a property, the nearest to ``place`` first: a name (empty: any), and whether they take operators.
+
+    A node that has not found its own place yet is ruled out, as by :class:`NearestTo`.
+    """
 
     place: Coordinate
     name: str = ""
@@ -151,6 +154,8 @@ class HasProperty(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
     def cost(self, host: Host) -> float:
         if (self.name and host.name != self.name) or (self.accepts_operators and not host.accepts_operators):
+            return math.inf
+        if host.coordinate.error >= MAX_ERROR:
             return math.inf
         return self.place.rtt_ms(host.coordinate)
 

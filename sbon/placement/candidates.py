@@ -1,16 +1,16 @@
-"""The full optimizer's first step: where to look for hosts, and what to measure between those found.
+"""The full optimizer's first step: where to look for hosts.
 
 :func:`virtual_places` relaxes the plan, and :func:`candidate_objective` is what a search for hosts minimises: for each
 operator the predicted usage of its links plus load. (Least *predicted usage* beats being nearest to the virtual point:
-DESIGN, Cost space.) :func:`paths_to_measure` says which round trips then matter between the candidates.
+DESIGN, Cost space.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from sbon.coordinate import Coordinate
-from sbon.objectives import Endpoint, Host, LeastUsage, heaviest
+from sbon.objectives import Endpoint, LeastUsage, heaviest
 from sbon.placement.problem import CostView, PlacementProblem
 from sbon.placement.relaxation import Point, virtual_place
 
@@ -39,16 +39,3 @@ def candidate_objective(
             endpoints.append(Endpoint(view.coordinate_of(node_id), rate, node_id))
     input_rate = problem.input_rate_bytes_per_s(operator)
     return LeastUsage(heaviest(endpoints), input_rate, view.load_scale_ms, view.load_scaling, optimism)
-
-
-def paths_to_measure(problem: PlacementProblem, candidates: Mapping[str, Sequence[Host]]) -> list[tuple[str, str]]:
-    """The pairs of node ids, each once and sorted, whose round trip the exact choice will ask for."""
-    pool = {host.node_id for hosts in candidates.values() for host in hosts}
-    pairs: set[tuple[str, str]] = set()
-    for link in problem.links:
-        sources = {problem.pinned[link.source]} if link.source in problem.pinned else pool
-        targets = {problem.pinned[link.target]} if link.target in problem.pinned else pool
-        if len(sources) == len(targets) == 1:
-            continue  # its cost is the same whatever is chosen
-        pairs |= {(min(a, b), max(a, b)) for a in sources for b in targets if a != b}
-    return sorted(pairs)

@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from sbon.errors import SbonError
 from sbon.placement.problem import PlacementProblem
 
 #: Amounts closer than this, relative to the limit, are the same.
 TOLERANCE = 1e-9
+#: Of cores, bytes or bytes/s that one operator takes: sums of many stay finite.
+MAX_AMOUNT = 1e18
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -23,6 +26,14 @@ class Demand(msgspec.Struct, frozen=True):
     memory_bytes: float = 0.0
     in_bytes_per_s: float = 0.0
     out_bytes_per_s: float = 0.0
+
+    def check(self) -> None:
+        """Raise SbonError unless an operator can take that much. For what others ask for: a NaN would spread."""
+        for name in self.__struct_fields__:
+            if not 0.0 <= getattr(self, name) <= MAX_AMOUNT:  # false for NaN, too
+                raise SbonError(
+                    f"nothing can take {getattr(self, name)} {name}: what it takes is not negative, and finite"
+                )
 
 
 class Resources(msgspec.Struct, frozen=True):

@@ -21,7 +21,10 @@ class CandidateCost(msgspec.Struct, frozen=True):
 
 
 class OperatorChoice(msgspec.Struct, frozen=True):
-    """Why an operator is where it is. ``candidates`` ascend by measured cost; the chosen one is the first."""
+    """Why an operator is where it is. Of ``candidates`` the chosen one is the first; others ascend by measured cost.
+
+    One of these may cost less than the chosen one: where there is no room for it, or where data would take longer.
+    """
 
     operator: str
     virtual_point_ms: tuple[float, ...]

@@ -59,6 +59,8 @@ NOISE_REMEMBERED = 100
 MAX_LOOKS = 40
 #: So many of them count when it is found again.
 LOOKS_REMEMBERED = 10
+#: So many rivals are remembered, the latest: while nothing changes there are ever more.
+RIVALS_REMEMBERED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,15 @@ class _Watch:
     because: str = ""  # of that search
     rival: _Rival | None = None
     #: What was measured of rivals, by their hosts: one that is found again goes on from there.
-    savings: defaultdict[tuple[str, ...], list[float]] = field(default_factory=lambda: defaultdict(list))
+    savings: dict[tuple[str, ...], list[float]] = field(default_factory=dict)
+
+    def savings_of(self, hosts: tuple[str, ...]) -> list[float]:
+        """What is remembered of a rival on ``hosts``, to be added to."""
+        savings = self.savings.pop(hosts, [])[-LOOKS_REMEMBERED:]
+        self.savings[hosts] = savings
+        if len(self.savings) > RIVALS_REMEMBERED:
+            del self.savings[next(iter(self.savings))]
+        return savings
 
 
 class Evaluator:
@@ -200,8 +210,7 @@ class Evaluator:
         for operator in problem.unpinned:
             watch.tried[operator].add(best.hosts[operator])
         targets = {move.target: look.knowledge.hosts[move.target] for move in decision.moves}
-        savings = watch.savings[tuple(best.hosts[operator] for operator in problem.unpinned)]
-        del savings[:-LOOKS_REMEMBERED]
+        savings = watch.savings_of(tuple(best.hosts[operator] for operator in problem.unpinned))
         watch.rival = _Rival(best, tuple(targets.values()), savings)
         reason = f"a move may save {decision.saving / decision.cost_now:.0%} of the cost: that is being confirmed"
         return msgspec.structs.replace(decision, action=Action.STAY, moves=(), reason=reason)

@@ -2,9 +2,9 @@
 
 In two steps, because measuring takes time and this module knows none:
 
-1. :mod:`sbon.placement.candidates` says where to look for hosts, and which round trips matter between those found;
-2. when they are known as well as can be, :func:`choose` minimises the sum of rate x one-way latency + input rate x load
-   exactly over the candidates.
+1. :mod:`sbon.placement.candidates` says where to look for hosts;
+2. when round trips between those found are known as well as can be, :func:`choose` minimises the sum of
+   rate x one-way latency + input rate x load exactly over the candidates.
 
 The second step alone needs numpy: a daemon that has nothing to place never imports this module.
 """

@@ -2,16 +2,15 @@
 
 Operators are massless bodies, links are springs: the extension is the latency, the spring constant the data rate. The
 pinned ends stay, everything else moves until forces are small; that minimises the sum of rate x latency^2. The true
-objective, the sum of rate x latency, has its minimum at weighted geometric medians: :func:`minimum_usage_places`.
-Only the vectors of coordinates count here: heights and load are dealt with when hosts are chosen.
+objective, the sum of rate x latency, has its minimum elsewhere, at weighted geometric medians; it counts when hosts are
+chosen, and so do heights and load: here only the vectors of coordinates do.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from sbon.coordinate import distance_ms
 from sbon.network_usage import Link
 
 Point = tuple[float, ...]
@@ -22,8 +21,6 @@ DELTA = 0.1
 #: thereby in ms, and finer, since the whole plan is relaxed in one process here and rounds cost nothing.
 FORCE_THRESHOLD_MS = 0.01
 MAX_ROUNDS = 20_000
-#: Keeps the weight of a link finite when its ends meet.
-_SMOOTHING_MS = 1e-6
 
 #: Neighbours of an operator, each with the rate of the link between, whichever way it flows.
 _Springs = dict[str, list[tuple[str, float]]]
@@ -34,9 +31,6 @@ def virtual_place(
     fixed: Mapping[str, Point],
     *,
     start: Mapping[str, Point] | None = None,
-    delta: float = DELTA,
-    force_threshold_ms: float = FORCE_THRESHOLD_MS,
-    max_rounds: int = MAX_ROUNDS,
 ) -> dict[str, Point]:
     """The point of every operator in ``links`` that is not in ``fixed`` (operator -> point in ms).
 
@@ -45,57 +39,16 @@ def virtual_place(
     attracting one, which the text describes; figure 7 as printed would push operators away.
     Raises ValueError if nothing is fixed: the springs would have no rest position.
     """
-
-    def strength(rate: float, _length_ms: float) -> float:
-        return rate
-
     springs, points = _prepare(links, fixed, start)
-    for _ in range(max_rounds):
+    for _ in range(MAX_ROUNDS):
         largest_ms = 0.0
         for operator, neighbours in springs.items():
-            force = _mean_force(points[operator], neighbours, points, strength)
-            points[operator] = tuple(x + delta * f for x, f in zip(points[operator], force, strict=True))
+            force = _mean_force(points[operator], neighbours, points)
+            points[operator] = tuple(x + DELTA * f for x, f in zip(points[operator], force, strict=True))
             largest_ms = max(largest_ms, math.hypot(*force))
-        if largest_ms < force_threshold_ms:
+        if largest_ms < FORCE_THRESHOLD_MS:
             break
     return {operator: points[operator] for operator in springs}
-
-
-def minimum_usage_places(
-    links: Iterable[Link],
-    fixed: Mapping[str, Point],
-    *,
-    start: Mapping[str, Point] | None = None,
-    force_threshold_ms: float = FORCE_THRESHOLD_MS,
-    max_rounds: int = MAX_ROUNDS,
-) -> dict[str, Point]:
-    """Like :func:`virtual_place` for the true objective, rate x latency, by Weiszfeld's iteration.
-
-    (E. Weiszfeld, "Sur le point pour lequel la somme des distances de n points donnes est minimum", Tohoku Mathematical
-    Journal 43, 1937.) It is relaxation with springs whose pull does not grow with their length.
-    """
-
-    def strength(rate: float, length_ms: float) -> float:
-        return rate / math.hypot(length_ms, _SMOOTHING_MS)
-
-    links = tuple(links)
-    springs, points = _prepare(links, fixed, virtual_place(links, fixed, start=start))
-    for _ in range(max_rounds):
-        largest_ms = 0.0
-        for operator, neighbours in springs.items():
-            step = _mean_force(points[operator], neighbours, points, strength)
-            points[operator] = tuple(x + s for x, s in zip(points[operator], step, strict=True))
-            largest_ms = max(largest_ms, math.hypot(*step))
-        if largest_ms < force_threshold_ms:
-            break
-    return {operator: points[operator] for operator in springs}
-
-
-def geometric_median(points_ms: Sequence[Point], weights: Sequence[float]) -> Point:
-    """The point of least weighted sum of distances. Raises ValueError without points."""
-    names = [f"p{index}" for index in range(len(points_ms))]
-    links = [Link(name, "median", weight) for name, weight in zip(names, weights, strict=True)]
-    return minimum_usage_places(links, dict(zip(names, points_ms, strict=True)))["median"]
 
 
 def _prepare(
@@ -115,19 +68,12 @@ def _prepare(
     return springs, points
 
 
-def _mean_force(
-    here: Point,
-    neighbours: list[tuple[str, float]],
-    points: Mapping[str, Point],
-    strength: Callable[[float, float], float],
-) -> Point:
+def _mean_force(here: Point, neighbours: list[tuple[str, float]], points: Mapping[str, Point]) -> Point:
     """Lines 2 to 6 of figure 7, divided by the springs' total strength: the way to the point of rest, in ms."""
     force = [0.0] * len(here)
     total = 0.0
     for neighbour, rate in neighbours:
-        there = points[neighbour]
-        spring = strength(rate, distance_ms(here, there))
-        total += spring
-        for axis, (x, y) in enumerate(zip(here, there, strict=True)):
-            force[axis] += (y - x) * spring
+        total += rate
+        for axis, (x, y) in enumerate(zip(here, points[neighbour], strict=True)):
+            force[axis] += (y - x) * rate
     return tuple(f / total for f in force) if total > 0.0 else tuple(force)

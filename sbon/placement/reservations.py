@@ -51,7 +51,9 @@ class Reservations:
         self, query_id: str, taken: Mapping[str, Demand], running: Mapping[str, Demand], now_s: float
     ) -> tuple[str, ...]:
         """Hold this for the fragments of a query that do not run here yet, in place of what it held. What there is too
-        little of: then nothing has changed."""
+        little of: then nothing has changed. Raises SbonError, and changes nothing, for what cannot be taken."""
+        for demand in taken.values():
+            demand.check()
         new = {fragment_id: demand for fragment_id, demand in taken.items() if fragment_id not in running}
         room = self.room(running, now_s, but=query_id)
         if lacking := room.lacks(total(new.values())):
@@ -73,8 +75,10 @@ class Reservations:
     ) -> tuple[str, ...]:
         """A fragment is here: what was held for it is its own from now on.
 
-        If nothing was, it is let in if it fits. What there is too little of: then it is to be refused.
+        If nothing was, it is let in if it fits. What there is too little of: then it is to be refused. Raises
+        SbonError, and changes nothing, for what cannot be taken.
         """
+        demand.check()
         self._forget_old(now_s)
         known = self._by_query.get(query_id)
         if known is None or fragment_id not in known.taken:

@@ -57,10 +57,6 @@ class Hierarchy:
         """The cluster of that level whose subtree has the host. Levels count from 1."""
         return self._of[level - 1][host]
 
-    def representative(self, host: int, level: int) -> int:
-        """The member of a level's clusters that stands for the host there: itself at level 1."""
-        return host if level == 1 else self._of[level - 2][host].coordinator
-
     def below(self, cluster: Cluster, member: int) -> Cluster:
         """The cluster that ``member`` coordinates, one level below ``cluster``."""
         return self._of[cluster.level - 2][member]

@@ -6,12 +6,17 @@ the streams and the reader are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
 
 from sbon.coordinate import Coordinate
-from sbon.planning.problem import Join, JoinQuery, Tree, Use
+from sbon.errors import RemoteProtocolError
+from sbon.planning.problem import MAX_STREAMS, Join, JoinQuery, Tree, Use
+
+#: A part has at most so many hosts, and as many streams: all paths between hosts are looked at.
+MAX_LISTED = 1000
 
 
 class Spot(msgspec.Struct, frozen=True):
@@ -21,6 +26,12 @@ class Spot(msgspec.Struct, frozen=True):
     coordinate: Coordinate
     takes: bool
     load_ms: float = 0.0
+
+    def check(self, dimensions: int) -> None:
+        """Raise RemoteProtocolError unless this can be a host, with a coordinate of ``dimensions`` dimensions."""
+        self.coordinate.check(dimensions)
+        if not 0.0 <= self.load_ms < math.inf:  # false for NaN, too
+            raise RemoteProtocolError(f"a host with a load of {self.load_ms} ms")
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -43,6 +54,46 @@ class Part(msgspec.Struct, frozen=True):
     given: tuple[Given, ...]
     target: int
     rate: float
+
+    def check(self, dimensions: int) -> None:
+        """Raise RemoteProtocolError unless it can be planned, with coordinates of ``dimensions`` dimensions."""
+        if not 0 < self.mask < len(self.rates) <= 1 << MAX_STREAMS:
+            raise RemoteProtocolError(f"streams {self.mask:b} to be joined with {len(self.rates)} rates")
+        if not all(rate >= 0.0 for rate in self.rates) or not 0.0 <= self.rate < math.inf:  # false for NaN, too
+            raise RemoteProtocolError("a rate that cannot be")
+        if max(len(self.spots), len(self.given)) > MAX_LISTED:
+            raise RemoteProtocolError(f"a part with {len(self.spots)} hosts and {len(self.given)} streams")
+        if not 0 <= self.target < len(self.spots):
+            raise RemoteProtocolError("a reader on no host")
+        for spot in self.spots:
+            spot.check(dimensions)
+        for each in self.given:
+            if not 0 <= each.spot < len(self.spots) or not 0.0 <= each.cost < math.inf:
+                raise RemoteProtocolError("a stream on no host, or of no cost")
+            if not each.mask or each.mask | self.mask != self.mask or math.isinf(self.rates[each.mask]):
+                raise RemoteProtocolError(f"{each.mask:b} is no part of the streams {self.mask:b}, or has no rate")
+
+    def check_answer(self, tree: PlacedTree, dimensions: int) -> None:
+        """Raise RemoteProtocolError unless ``tree`` joins what is given, each stream once, to what is to be joined.
+
+        The part itself has passed :meth:`check`.
+        """
+        if self._joined(tree, dimensions, MAX_STREAMS) != self.mask:
+            raise RemoteProtocolError("a tree of other streams than those that are to be joined")
+
+    def _joined(self, tree: PlacedTree, dimensions: int, at_most: int) -> int:
+        """The streams of a tree that is not higher than ``at_most``."""
+        if isinstance(tree, TakenLeaf):
+            if not 0 <= tree.number < len(self.given):
+                raise RemoteProtocolError("a tree with a stream that is not given")
+            return self.given[tree.number].mask
+        if not at_most:
+            raise RemoteProtocolError("a tree with more joins than streams")
+        tree.spot.check(dimensions)
+        left, right = (self._joined(part, dimensions, at_most - 1) for part in (tree.left, tree.right))
+        if left & right or math.isinf(self.rates[left | right]):
+            raise RemoteProtocolError("a tree with a join that cannot be")
+        return left | right
 
 
 class TakenLeaf(msgspec.Struct, frozen=True, tag=True):

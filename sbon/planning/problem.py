@@ -125,8 +125,12 @@ def splits(mask: int) -> Iterator[tuple[int, int]]:
 
 def submasks(mask: int) -> list[int]:
     """All subsets but the empty one, small ones first."""
-    found = [part for part in range(1, mask + 1) if part & mask == part]
-    return sorted(found, key=int.bit_count)
+    found = []
+    part = mask
+    while part:
+        found.append(part)
+        part = (part - 1) & mask
+    return sorted(found, key=lambda part: (part.bit_count(), part))
 
 
 def joins(tree: Tree) -> Iterator[Join]:

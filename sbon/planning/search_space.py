@@ -11,11 +11,7 @@ def exhaustive(streams: int, hosts: int) -> int:
     return orders * int(hosts ** (streams - 1))
 
 
-def beta(streams: int, hosts: int, max_cs: int, height: int) -> float:
-    """Equation 1: the share of the exhaustive search that Top-Down and Bottom-Up look at, at most."""
-    return float(height * (max_cs / hosts) ** (streams - 1))
-
-
 def hierarchical_bound(streams: int, max_cs: int, height: int) -> int:
-    """Theorems 2 and 4: beta times the exhaustive search, exactly."""
+    """Theorems 2 and 4: what Top-Down and Bottom-Up look at, at most: an exhaustive search in one cluster of each
+    level."""
     return height * exhaustive(streams, max_cs)

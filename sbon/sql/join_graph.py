@@ -9,12 +9,13 @@ written follows more, and it is added, so that other orders have keys and bounde
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from sqlglot import exp
 
 from sbon.errors import QueryError
+from sbon.planning.problem import MAX_STREAMS
 from sbon.sql.dialect import column
 from sbon.sql.event_times import event_times
 from sbon.sql.logical_plan import Join, Plan, attributes, bare, declared_types, used
@@ -36,6 +37,8 @@ class JoinGraph:
     conditions: tuple[exp.Expr, ...]
     written: Order
     stated: int
+    #: What was found for sets of inputs: of these there are 2^n, of orders n!.
+    _found: dict[frozenset[int], Order | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def plan(self, order: Order) -> Plan:
         """The joins in that order, each condition where all that it needs is there for the first time.
@@ -46,16 +49,29 @@ class JoinGraph:
         return self._joined(order)[0]
 
     def can_join(self, numbers: frozenset[int]) -> bool:
-        """Whether these inputs can be joined, in some order, without the others."""
+        """Whether these inputs can be joined, in some order, without the others. Raises QueryError for too many."""
         return self._some_order(numbers) is not None
 
     def any_order(self) -> Order | None:
-        """What is written, if it can be run, or else some order that can; None if there is none."""
+        """What is written, if it can be run, or else some order that can; None if there is none.
+
+        Raises QueryError if there are too many inputs to look for one.
+        """
         if _runs(self.plan(self.written)):
             return self.written
         return self._some_order(frozenset(range(len(self.inputs))))
 
     def _some_order(self, numbers: frozenset[int]) -> Order | None:
+        if len(numbers) > MAX_STREAMS:
+            raise QueryError(
+                f"{len(numbers)} streams are joined in an order that cannot be run, and another one is looked for only "
+                f"for up to {MAX_STREAMS}: write each behind those that it shares a key and bounds with"
+            )
+        if numbers not in self._found:
+            self._found[numbers] = self._search_order(numbers)
+        return self._found[numbers]
+
+    def _search_order(self, numbers: frozenset[int]) -> Order | None:
         """One input after the other, as they fit."""
         if len(numbers) == 1:
             return next(iter(numbers))

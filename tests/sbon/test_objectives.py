@@ -8,7 +8,7 @@ import msgspec
 
 from overlay.records import NodeRecord
 from sbon.coordinate import MAX_ERROR, Coordinate
-from sbon.objectives import LOST_RTT_MS, Endpoint, LeastUsage, NearestTo
+from sbon.objectives import LOST_RTT_MS, Endpoint, HasProperty, LeastUsage, NearestTo
 from tests.overlay.fake_network import fake_record
 
 HERE = Coordinate((0.0, 0.0), 20.0, 0.1)
@@ -42,6 +42,12 @@ def test_one_that_has_found_no_place_is_far_from_all_but_itself() -> None:
     end = Endpoint(HERE, 1000.0, lost.node_id)
     assert end.rtt_ms(lost) == 0.0
     assert Endpoint(HERE, 1000.0).rtt_ms(lost) == LOST_RTT_MS
+
+
+def test_one_that_has_found_no_place_is_not_the_nearest_with_a_property() -> None:
+    lost, there = host(1, 0.0, 0.0, error=MAX_ERROR), host(2, 500.0, 0.0)
+    for objective in (NearestTo(HERE), HasProperty(HERE), HasProperty(HERE, accepts_operators=True)):
+        assert objective.cost(there) < objective.cost(lost) == math.inf
 
 
 def test_nobody_is_guided_to_one_that_has_no_place() -> None:

@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 
 from sbon.network_usage import Link
-from sbon.placement.evaluator import MAX_LOOKS, SEARCHES_REMEMBERED, Evaluation, Evaluator, Noise, Situation, verdict
+from sbon.placement.evaluator import (
+    LOOKS_REMEMBERED,
+    MAX_LOOKS,
+    RIVALS_REMEMBERED,
+    SEARCHES_REMEMBERED,
+    Evaluation,
+    Evaluator,
+    Noise,
+    Situation,
+    _Watch,
+    verdict,
+)
 from sbon.placement.local_optimizer import Action, LocalPolicy, Move
 from sbon.placement.questions import FindHosts, Known, KnownPath, MeasurePaths, Question, TellKnownPaths
 from tests.sbon.placement.fake_view import FakeHost, host, view_of
@@ -229,6 +240,15 @@ def test_groups_that_have_gone_are_forgotten() -> None:
     assert evaluator.confirms(("merge",))
     evaluator.forget_all_but(())
     assert not evaluator.is_confirming
+
+
+def test_of_many_rivals_the_latest_are_remembered() -> None:
+    watch = _Watch()
+    watch.savings_of(("again",)).extend([0.1] * (LOOKS_REMEMBERED + 1))
+    for number in range(2 * RIVALS_REMEMBERED):
+        watch.savings_of((f"n{number}",)).append(0.2)
+        assert watch.savings_of(("again",)) == [0.1] * LOOKS_REMEMBERED
+    assert len(watch.savings) == RIVALS_REMEMBERED
 
 
 def test_noise_is_learned_over_all_rivals() -> None:

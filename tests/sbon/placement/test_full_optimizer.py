@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sbon.delay import longest_delay_ms
 from sbon.errors import UnavailableError
 from sbon.network_usage import Link, network_usage, placement_cost
-from sbon.placement.candidates import candidate_objective, paths_to_measure, virtual_places
+from sbon.placement.candidates import candidate_objective, virtual_places
 from sbon.placement.exact import Term, elimination_order, minimise, minimum_with
 from sbon.placement.full_optimizer import choose
 from sbon.placement.problem import CostView, PlacementProblem
@@ -185,14 +185,6 @@ def test_a_plan_without_unpinned_operators_costs_what_its_links_cost() -> None:
     placement = choose(problem, {}, view_of(places), {})
     assert placement.network_usage == placement.cost == pytest.approx(15.0)
     assert placement.choices == ()
-
-
-def test_paths_to_measure_are_those_that_the_choice_asks_for() -> None:
-    places = [host("a", 0.0), host("b", 1.0)]
-    problem = PlacementProblem(
-        (Link("in", "op", 1.0), Link("op", "out", 1.0), Link("in", "out", 1.0)), {"in": "x", "out": "y"}
-    )
-    assert paths_to_measure(problem, {"op": places}) == [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
 
 
 def test_too_many_candidates_are_trimmed_from_the_least_promising_end() -> None:

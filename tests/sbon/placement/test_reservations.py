@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from sbon.errors import SbonError
 from sbon.placement.capacity import Demand, Resources
 from sbon.placement.reservations import COMMITTED_S, MAX_QUERIES, RESERVED_S, Reservations
 
@@ -66,6 +69,19 @@ def test_a_host_without_limits_refuses_nobody_and_remembers_not_too_many() -> No
         assert book.reserve(f"q{number}", {f"q{number}-a": cores(1e9)}, {}, 0.0) == ()
     assert book.reserve("one more", {"a": cores(1.0)}, {}, 0.0)
     assert book.reserve("one more", {"a": cores(1.0)}, {}, RESERVED_S + 1.0) == ()
+
+
+@pytest.mark.parametrize("amount", [-1.0, math.nan, math.inf, -math.inf, 1e308])
+def test_what_cannot_be_taken_is_refused_and_changes_nothing(amount: float) -> None:
+    book = Reservations(Resources())
+    book.reserve("q1", {"q1-a": Demand(memory_bytes=1.0)}, {}, 0.0)
+    for name in Demand.__struct_fields__:
+        demand = Demand(**{name: amount})
+        with pytest.raises(SbonError, match=name):
+            book.reserve("q1", {"q1-b": cores(1.0), "q1-c": demand}, {}, 0.0)
+        with pytest.raises(SbonError, match=name):
+            book.admit("q1", "q1-a", demand, {}, 0.0)
+    assert book._by_query["q1"].taken == {"q1-a": Demand(memory_bytes=1.0)}
 
 
 def test_nothing_is_held_for_what_runs_here_already() -> None:

@@ -14,16 +14,16 @@ from sbon.errors import QueryError
 from sbon.fragment import FragmentKind
 from sbon.placement.optimum import Truth
 from sbon.planning import planners
-from sbon.planning.problem import JoinQuery
+from sbon.planning.problem import MAX_STREAMS, JoinQuery
 from sbon.planning.running import Running
 from sbon.planning.signature import Signature
 from sbon.planning.situation import Situation
 from sbon.sql import estimates
 from sbon.sql.estimates import Rate
 from sbon.sql.event_times import event_times
-from sbon.sql.join_graph import JoinGraph, Order, join_graph
+from sbon.sql.join_graph import JoinGraph, Order, _runs, join_graph
 from sbon.sql.join_query import join_query, order_of, used_above
-from sbon.sql.logical_plan import Join
+from sbon.sql.logical_plan import Join, Plan
 from sbon.sql.plan import Prepared, plan_query, prepare_query
 from sbon.sql.plan_rates import joined_rate
 from sbon.sql.signatures import canonical_join
@@ -104,6 +104,39 @@ def test_what_is_written_stays_if_it_can_be_run() -> None:
     graph = graph_of(QUERY)
     assert graph.written == (((0, 1), 2), 3)
     assert graph.any_order() == graph.written
+
+
+def many(streams: int) -> str:
+    """The last one has nothing in common with the others, each of which can be joined with each."""
+    names = [f"s{number}" for number in range(streams)]
+    keys = " AND ".join(f"s0.FLIGHT = {name}.FLIGHT" for name in names[1:-1])
+    windows = ", ".join(f"CHECKINS {name} [RANGE 1 MINUTE]" for name in names)
+    return f"INSERT INTO DISPLAY SELECT s0.FLIGHT FROM {windows} WHERE {keys}"
+
+
+def test_sets_of_inputs_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(many(6))
+    looked = 0
+
+    def runs(plan: Plan) -> bool:
+        nonlocal looked
+        looked += 1
+        return _runs(plan)
+
+    monkeypatch.setattr("sbon.sql.join_graph._runs", runs)
+    assert graph.any_order() is None
+    assert looked <= 2**6
+    assert graph.can_join(frozenset(range(5)))
+    assert looked <= 2**6
+
+
+def test_no_order_is_looked_for_among_too_many() -> None:
+    graph = graph_of(many(MAX_STREAMS + 1))
+    assert graph.can_join(frozenset(range(3)))
+    with pytest.raises(QueryError, match="write each behind those"):
+        graph.any_order()
+    runs = many(MAX_STREAMS + 2) + f" AND s0.FLIGHT = s{MAX_STREAMS + 1}.FLIGHT"
+    assert graph_of(runs).any_order() == graph_of(runs).written
 
 
 def test_signatures_do_not_depend_on_how_a_query_is_written() -> None:
