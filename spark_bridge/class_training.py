@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -75,7 +76,7 @@ def train(archive: Path, folder: Path) -> None:
     archive.unlink(missing_ok=True)
     fresh = archive.with_name(f"{archive.name}.new")
     fresh.unlink(missing_ok=True)
-    java_options = " ".join(writing_options(find_java(), fresh))
+    java_options = shlex.join(writing_options(find_java(), fresh))
     settings = {**local_files.SETTINGS, EXTRA_JAVA_OPTIONS: java_options}
     spark = start_session("training", folder / "scratch", settings=settings)
     try:

@@ -9,12 +9,11 @@ import signal
 import socket
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -25,7 +24,6 @@ from sbon.engine_messages import (
     Command,
     Connect,
     Destroy,
-    Disconnect,
     EngineCall,
     EngineReply,
     FlightAddress,
@@ -104,19 +102,23 @@ class Fragments:
         self._report_soon = report_soon
         self.links = LinkService(self)
         self._runners: dict[str, FragmentRunner] = {}
+        #: Also of those that have gone: what comes too late may come much too late.
         self._generations: dict[str, int] = {}
         self._rehearsals = Rehearsals(spark, settings)
         self._restraint = Restraint()
         self._starting: set[str] = set()
         #: Of fragments that are about to arrive, the newest last.
         self._prepared: dict[str, FragmentInput] = {}
-        self._folders: dict[str, Path] = {}
         self._damage: WeakKeyDictionary[FragmentRunner, str | None] = WeakKeyDictionary()
-        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        #: Each for as long as somebody has it or waits for it.
+        self._turns: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+        self._turns_lock = threading.Lock()
 
     def carry_out(self, call_id: int, command: Command) -> EngineReply:
         """Do what ``command`` says and answer it; errors become a reply, not an exception."""
-        with self._turns[_whose(command)]:
+        with self._turns_lock:
+            turn = self._turns.setdefault(_whose(command), threading.Lock())
+        with turn:
             try:
                 self._check_generation(command)
                 return self._dispatch(call_id, command)
@@ -151,7 +153,7 @@ class Fragments:
             status = runner.status()
             if status.state is FragmentState.FAILED:
                 if runner not in self._damage:
-                    self._damage[runner] = find_damage(self._folders[runner.spec.fragment_id])
+                    self._damage[runner] = find_damage(runner.folder)
                 damage = self._damage[runner]
                 status = msgspec.structs.replace(status, error=damage or status.error, damaged=damage is not None)
             statuses.append(status)
@@ -194,8 +196,6 @@ class Fragments:
                 return EngineReply(call_id, starts=self._runner(command.fragment_id).set_readers(command.consumers))
             case Connect():
                 self._runner(command.fragment_id).connect(command)
-            case Disconnect():
-                self._runner(command.fragment_id).disconnect(command.port, command.producer)
             case SetPort():
                 self._runner(command.fragment_id).set_port(command.port)
             case AwaitOutput():
@@ -246,7 +246,6 @@ class Fragments:
             self._runners[command.fragment_id] = runner
         finally:
             self._starting.discard(command.fragment_id)
-        self._folders[command.fragment_id] = Path(command.folder)
         return runner
 
     def _migrate(self, command: Migrate) -> int:
@@ -347,7 +346,8 @@ class Engine:
         )
 
     def _read_calls(self) -> None:
-        """However that ends, the engine does: one that runs nothing says nothing, and would not notice otherwise."""
+        """However that ends, the engine does, at the latest when what it was told is done: one that runs nothing says
+        nothing, and would not notice otherwise."""
         reader = FrameReader()
         try:
             with ThreadPoolExecutor(_COMMANDS_AT_ONCE, thread_name_prefix="command") as pool:

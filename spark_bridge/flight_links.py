@@ -37,7 +37,7 @@ class LinkServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def __init__(self, bind_host: str, service: LinkService) -> None:
         pair = (service.credentials.certificate_pem, service.credentials.key_pem)
-        super().__init__(f"grpc+tls://{bind_host}:0", tls_certificates=[pair])
+        super().__init__(_location(bind_host, 0), tls_certificates=[pair])
         self._bind_host = bind_host
         self._service = service
 
@@ -75,12 +75,15 @@ def _flight_error(error: Exception) -> flight.FlightError:
     return kind(str(error))
 
 
+def _location(host: str, port: int) -> str:
+    return f"grpc+tls://[{host}]:{port}" if ":" in host else f"grpc+tls://{host}:{port}"
+
+
 def connect(address: FlightAddress) -> flight.FlightClient:
     """A client of the engine at ``address``, and of no other that may listen there. ValueError if its certificate is
     none."""
-    host = f"[{address.host}]" if ":" in address.host else address.host
     return flight.connect(
-        f"grpc+tls://{host}:{address.port}",
+        _location(address.host, address.port),
         tls_root_certs=to_pem(address.certificate),
         override_hostname=TLS_NAME,
         generic_options=_KEEPALIVE,

@@ -62,11 +62,6 @@ class FragmentPorts:
             )
         self._pullers[key].point_at(Target(command.address, command.producer_generation, command.through))
 
-    def disconnect(self, port: str, producer: str) -> None:
-        """Stop pulling ``producer`` into ``port``."""
-        if puller := self._pullers.pop((port, producer), None):
-            puller.stop()
-
     def set(self, port: PortSpec) -> None:
         """It is fed as ``port`` says from now on. Raises SbonError if there is no such port."""
         if port.name not in self._ports:
@@ -76,7 +71,7 @@ class FragmentPorts:
         self._ports[port.name] = port
         for name, producer in list(self._pullers):
             if name == port.name and producer not in port.producers:
-                self.disconnect(name, producer)
+                self._pullers.pop((name, producer)).stop()
 
     def relay(self, producer: str) -> Relay | None:
         """What is kept for others of what comes from there, None if it does not come here first."""

@@ -18,6 +18,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,11 +104,11 @@ class FragmentRunner:
         self._settings = settings
         self._link_lost = link_lost
         self._report_soon = report_soon
-        self._folder = Path(command.folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._checkpoint = self._folder / "checkpoint"
+        self.folder = Path(command.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._checkpoint = self.folder / "checkpoint"
         #: Holds the number of the batch with which everything is read.
-        self._ended = self._folder / "ended"
+        self._ended = self.folder / "ended"
         self._stopping = threading.Event()
         self._no_more_batches = threading.Event()
         self._start_lock = threading.Lock()
@@ -121,33 +122,34 @@ class FragmentRunner:
         pause_s = max(settings.trigger_ms, self.spec.output_interval_ms) / 1000.0
         self._arrivals = Arrivals(pause_s, for_rows=self.spec.sink is not None)
         self.meters = FragmentMeters(time.monotonic())
-        self._lock = FolderLock(spark, self._folder)
-        try:
+        self._query: StreamingQuery | None = None
+        with ExitStack() as held:
+            held.callback(FolderLock(spark, self.folder).release)
             self._check_folder()
             self._rhythm = OutputRhythm()
             self._log = LinkLog(
-                self._folder / "log",
+                self.folder / "log",
                 self.spec.fragment_id,
                 command.consumers,
                 settings.log_bytes,
                 self._rhythm.rows_left,
             )
-            folder, wanted = self._folder / _PORTS, self._log.wanted
+            folder, wanted = self.folder / _PORTS, self._log.wanted
             self._ports = FragmentPorts(folder, self.spec, wanted, self._arrivals.tell, own_links)
-            self._outlet = Outlet(self._folder, self._log, self._ports.inboxes, snapshot_taken)
+            held.callback(self._ports.stop)
+            self._outlet = Outlet(self.folder, self._log, self._ports.inboxes, snapshot_taken)
+            held.callback(self._outlet.stop)
             self._outlet.bound(command.bounds)
             stream, self.output_schema = self._stream(command.port_schemas, prepared)
             self._sink = self._open_sink()
-            self._query: StreamingQuery | None = None
             if self._finished():
-                return  # nothing is left but to serve its log
-            if self.spec.kind is FragmentKind.SOURCE and not self._log.wanted.is_set():
+                pass  # nothing is left but to serve its log
+            elif self.spec.kind is FragmentKind.SOURCE and not self._log.wanted.is_set():
                 threading.Thread(target=self._start_when_wanted, args=(stream,), daemon=True).start()
             else:
                 self._query = self._start(stream)
-        except BaseException:
-            self._lock.release()
-            raise
+            #: What is let go of at the end, the lock last: who has it may change what is in the folder.
+            self._held = held.pop_all()
 
     # -- commands ------------------------------------------------------------------------------------------------
 
@@ -170,10 +172,6 @@ class FragmentRunner:
     def bound(self, bounds: Bounds) -> None:
         """From now on let out no more than that."""
         self._outlet.bound(bounds)
-
-    def disconnect(self, port: str, producer: str) -> None:
-        """Stop pulling ``producer`` into ``port``."""
-        self._ports.disconnect(port, producer)
 
     def set_port(self, port: PortSpec) -> None:
         """From now on it is fed as that says."""
@@ -200,9 +198,7 @@ class FragmentRunner:
         try:
             self._stop_query()
         finally:
-            self._outlet.stop()
-            self._ports.stop()
-            self._lock.release()
+            self._held.close()
 
     # -- what others ask -----------------------------------------------------------------------------------------
 
@@ -225,7 +221,7 @@ class FragmentRunner:
 
     def state_bytes(self) -> int:
         """What a move would carry: the folder as it is once this is stopped."""
-        apart_from_inboxes = folder_bytes(self._folder) - folder_bytes(self._folder / _PORTS)
+        apart_from_inboxes = folder_bytes(self.folder) - folder_bytes(self.folder / _PORTS)
         return max(0, apart_from_inboxes) + self._ports.bytes_once_stopped()
 
     def status(self) -> FragmentStatus:
@@ -278,11 +274,11 @@ class FragmentRunner:
 
     def _check_folder(self) -> None:
         """A checkpoint opened with other SQL or other ports would give wrong rows without an error."""
-        signature = self._folder / "signature"
+        signature = self.folder / "signature"
         if not signature.exists():
             write_durably(signature, self.spec.signature().encode())
         elif signature.read_text() != self.spec.signature():
-            raise SbonError(f"{self._folder} holds the state of another fragment than {self.spec.fragment_id}")
+            raise SbonError(f"{self.folder} holds the state of another fragment than {self.spec.fragment_id}")
         elif self.spec.stateful:
             own_its_paths(self._checkpoint)
 
@@ -316,7 +312,7 @@ class FragmentRunner:
         assert declared is not None, "a source fragment carries its stream"
         options = dict(declared.options)
         if declared.format == REPLAY_FORMAT:
-            options |= {"event_time": declared.event_time, "folder": str(self._folder / "replay")}
+            options |= {"event_time": declared.event_time, "folder": str(self.folder / "replay")}
         reader = self._spark.readStream.format(declared.format).options(**options)
         wanted = self._spark.createDataFrame([], declared.schema).schema
         if declared.format in _SCHEMA_FORMATS:

@@ -45,6 +45,8 @@ _STILL_FASTER = 0.95
 _POLL_S = 0.02
 #: Starts from a copy of the state.
 _ON_STATE = 2
+#: As many plans as Spark keeps the compiled code of (``spark.sql.codegen.cache.maxEntries``), or fewer.
+_MOST_REMEMBERED = 100
 
 
 class Rehearsals:
@@ -54,7 +56,7 @@ class Rehearsals:
         self._spark = spark
         self._with_snapshots: SparkSession | None = None
         self._settings = settings
-        #: How long each start took, by the signature of what was started.
+        #: How long each start took, by the signature of what was started, the newest last.
         self._taken_s: defaultdict[str, list[float]] = defaultdict(list)
         #: Those that go on, by fragment; set: it is wanted no longer.
         self._under_way: dict[str, threading.Event] = {}
@@ -83,6 +85,8 @@ class Rehearsals:
     def _rehearse_on_nothing(self, command: Rehearse, has_come: threading.Event) -> None:
         start = _start(command, command.folder)
         taken_s = self._taken_s[command.spec.signature()]
+        for oldest in list(self._taken_s)[:-_MOST_REMEMBERED]:
+            self._taken_s.pop(oldest, None)
         now_s: list[float] = []
         began_s = time.monotonic()
         while not is_over(taken_s, sum(now_s)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -121,7 +122,8 @@ def start_session(
     os.environ.setdefault("SPARK_LOCAL_IP", host)
     builder = SparkSession.builder.appName(f"sbon-{name}").master(master)
     own_options = (*_JAVA_OPTIONS, f"-Djava.io.tmpdir={scratch}", *reading_options(java))
-    java_options = " ".join((*own_options, chosen.pop(EXTRA_JAVA_OPTIONS, ""))).rstrip()
+    # Spark's launcher takes them apart as a shell would; in the user's there are quotes already, where they are needed.
+    java_options = f"{shlex.join(own_options)} {chosen.pop(EXTRA_JAVA_OPTIONS, '')}".rstrip()
     for key, value in {
         **SEMANTICS,
         **_FRUGALITY,

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import shutil
+import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -152,7 +153,7 @@ class Snapshotter:
                 self._taken(take(self._folder, committed, target, self._inboxes))
             except PassedError:
                 continue
-            except (OSError, ValueError):
+            except (OSError, ValueError, sqlite3.Error):  # the last one: the disk is full, say
                 _log.exception("no snapshot of batch %d in %s", committed, self._folder)
             self._last = committed
 

@@ -68,6 +68,8 @@ def _damage_of_checked(path: Path, checksums: bytes) -> str | None:
     if len(checksums) < 8 or checksums[:4] != _MAGIC:
         return None  # Hadoop does not look at it either
     (chunk_bytes,) = struct.unpack(">i", checksums[4:8])
+    if chunk_bytes <= 0:
+        return f"its checksums are of {chunk_bytes} bytes each"
     data = path.read_bytes()
     found = b"".join(
         struct.pack(">I", zlib.crc32(data[at : at + chunk_bytes])) for at in range(0, len(data), chunk_bytes)

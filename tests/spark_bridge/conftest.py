@@ -13,7 +13,7 @@ from spark_bridge.session import start_session
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session("tests", tmp_path_factory.mktemp("scratch"), settings=local_files.SETTINGS)
+    session = start_session("tests", tmp_path_factory.mktemp("a scratch with spaces"), settings=local_files.SETTINGS)
     local_files.use_plain_files(session)
     yield session
     session.stop()

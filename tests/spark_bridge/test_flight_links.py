@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -56,6 +57,15 @@ def server(fragments: Fragments) -> Iterator[LinkServer]:
         fragments.log.wake()
 
 
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as tried:
+            tried.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
 def pull(address: FlightAddress, folder: Path, want: int, own: LinkService | None = None) -> tuple[int, str]:
     """How many segments came, and why no more did."""
     lost: list[str] = []
@@ -81,6 +91,14 @@ def pull(address: FlightAddress, folder: Path, want: int, own: LinkService | Non
 
 def test_segments_come_over_tls(server: LinkServer, tmp_path: Path) -> None:
     assert pull(server.address, tmp_path, want=3) == (3, "")
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6")
+def test_links_work_over_ipv6(fragments: Fragments, tmp_path: Path) -> None:
+    with LinkServer("::1", LinkService(fragments)) as server:
+        assert pull(server.address, tmp_path, want=3) == (3, "")
+        fragments.stopping.set()
+        fragments.log.wake()
 
 
 def test_a_reader_in_the_same_engine_needs_no_network(fragments: Fragments, tmp_path: Path) -> None:

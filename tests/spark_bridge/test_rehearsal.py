@@ -70,6 +70,19 @@ def test_the_first_start_leaves_snapshots_for_those_after_it(monkeypatch: pytest
     assert not spark.settings, "other fragments start in that session meanwhile"
 
 
+def test_only_so_many_plans_are_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(rehearsal, "_run", lambda _spark, start, *_: started.append(start.spec.sql))
+    monkeypatch.setattr(rehearsal, "is_over", lambda taken_s, _: len(taken_s) == 1)
+    monkeypatch.setattr(rehearsal, "_MOST_REMEMBERED", 2)
+    rehearsals = Rehearsals(cast(SparkSession, FakeSession()), RunnerSettings())
+    for number in (1, 2, 2, 1, 3, 3, 1):
+        spec = FragmentSpec("q-filter1", "q", FragmentKind.FILTER, f"SELECT {number}", (PortSpec("in0", ("q-a",)),))
+        rehearsals.rehearse(Rehearse("q-filter1", 1, "n", spec, str(tmp_path / "rehearsal"), ("{}",)))
+    assert started == [f"SELECT {number}" for number in (1, 2, 3, 1)], "the oldest is a new one again"
+    assert len(rehearsals._taken_s) == 2
+
+
 def test_who_has_come_does_not_wait_for_its_rehearsal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A replica may be rehearsed when its fragment comes, by a move or because its host is lost."""
     rehearsed, began = threading.Event(), threading.Event()

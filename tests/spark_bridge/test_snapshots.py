@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
 from pathlib import Path
@@ -143,6 +144,34 @@ def test_nothing_is_let_out_before_it_is_safe(folder: Folder, tmp_path: Path) ->
         outlet.bound(Bounds(safe_batch=1, snapshots=bounds.snapshots))
         assert outlet.read_for_good("in0", "f") == 1
         assert len(list(folder.log.segments_from(0, 0.0, never))) == 2
+    finally:
+        outlet.stop()
+
+
+def test_after_a_snapshot_that_found_no_room_the_next_batch_gives_another_chance(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one nothing more would ever be let out. SQLite has its own word for a disk that is full."""
+    tried = threading.Event()
+    export = PortInbox.export
+
+    def find_no_room(inbox: PortInbox, target: Path, end: int) -> dict[str, int]:
+        if not tried.is_set():
+            tried.set()
+            raise sqlite3.OperationalError("database or disk is full")
+        return export(inbox, target, end)
+
+    monkeypatch.setattr(PortInbox, "export", find_no_room)
+    listener = Listener()
+    outlet = Outlet(folder.path, folder.log, {"in0": folder.inbox}, listener)
+    try:
+        folder.run(0)
+        outlet.bound(Bounds(safe_batch=-1, snapshots=str(tmp_path / "snapshots")))
+        assert tried.wait(PATIENCE_S)
+        folder.begin(1)
+        outlet.batch_ended(1)
+        folder.commit(1)
+        listener.wait_for(1)
     finally:
         outlet.stop()
 

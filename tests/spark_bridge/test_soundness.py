@@ -68,6 +68,13 @@ def test_a_file_that_was_cut_off_is_found(folder: Path) -> None:
     assert find_damage(folder) == f"{path} is damaged on this host's disk: its checksum is another one"
 
 
+@pytest.mark.parametrize("chunk_bytes", [0, -1])
+def test_checksums_of_nothing_are_damage(folder: Path, chunk_bytes: int) -> None:
+    path = folder / "checkpoint" / "commits" / "0"
+    path.with_name(".0.crc").write_bytes(b"crc\0" + struct.pack(">i", chunk_bytes) + bytes(4))
+    assert (find_damage(folder) or "").startswith(f"{path} is damaged on this host's disk: ")
+
+
 def test_checksums_that_are_no_checksums_are_not_looked_at(folder: Path) -> None:
     """Nor does Hadoop."""
     (folder / "checkpoint" / "commits" / ".0.crc").write_bytes(b"?")
