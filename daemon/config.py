@@ -14,7 +14,8 @@ from msgspec import Meta
 
 from overlay.config import OverlayConfig
 from overlay.records import Address
-from sbon.cost_space import LoadScaling
+from overlay.search import MAX_K
+from sbon.cost_space import MAX_LOAD, LoadScaling
 from sbon.errors import ConfigurationError
 from sbon.streams import SinkSpec, StreamSpec
 
@@ -26,7 +27,7 @@ MAX_SOCKET_PATH_BYTES = 107
 WILDCARDS = ("0.0.0.0", "::")
 
 Spec = TypeVar("Spec", StreamSpec, SinkSpec)
-NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -36,7 +37,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``[node]``: this host. UDP and TCP both listen at ``listen`` ("HOST:PORT").
 
     ``advertise`` is the host that peers reach it at, needed when ``listen`` is a wildcard such as 0.0.0.0.
-    ``load`` is "host" (the load average per core, sampled), or a fixed number instead.
+    ``load`` is "host" (the load average per core, sampled), or a fixed number, at most MAX_LOAD, instead.
     """
 
     name: NodeName
@@ -45,7 +46,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_dir: Path = DEFAULT_STATE_DIR
     socket: Path = DEFAULT_SOCKET
     accept_operators: bool = True
-    load: Literal["host"] | NotNegative = "host"
+    load: Literal["host"] | Annotated[float, Meta(ge=0, le=MAX_LOAD)] = "host"
 
     @property
     def listen_address(self) -> Address:
@@ -232,6 +233,8 @@ def _check(config: Config) -> None:
             parse_address(config.trust.authority)
         except ValueError as error:
             raise ValueError(f"trust.authority: {error}") from error
+    if config.placement.strategy == "relaxation" and config.placement.candidates > MAX_K:
+        raise ValueError(f"placement.candidates: at most {MAX_K} are possible with the strategy relaxation")
     if host in WILDCARDS and config.node.advertise is None:
         raise ValueError(
             f"node.advertise is missing: nobody can reach {host}, so say which host name or address peers use"

@@ -53,7 +53,6 @@ class Course:
     rates: MeanRates = field(default_factory=MeanRates)
     placement: dict[str, str] = field(default_factory=dict)
     placement_before: dict[str, str] | None = None
-    usage_before: float | None = None
     migrations: int = 0
     downtimes_ms: list[float] = field(default_factory=list)
 
@@ -199,7 +198,6 @@ class Conductor:
     async def _make_path_slow(self) -> None:
         course = self._course
         course.placement_before = dict(course.placement)
-        course.usage_before = self._scene.usage_now
         join = next(spec.fragment_id for spec in course.plan.fragments if spec.kind == "join")
         source, host = self._scenario.flights.name, course.placement[join]
         self._enter(f"the path from {source} to {host} becomes slow: {SLOW_RTT_MS:.0f} ms")

@@ -1,4 +1,4 @@
-"""Five sites, who owns what, and the configuration files that say so.
+"""Five sites, who owns what there, and the round trips between them.
 
 New York replays the flights, Asheville (home of the climate archive) the weather, London wants the result; Washington
 and Chicago have room for operators, London too. The flights are most of the traffic: with the real round trips

@@ -75,10 +75,10 @@ def make_parser() -> argparse.ArgumentParser:
     overlay = subparsers.add_parser("overlay", help="an overlay, measured", allow_abbrev=False)
     _add_common(overlay)
     overlay.add_argument("--nodes", type=_whole, metavar="N", help="how many (default: one for each site)")
-    overlay.add_argument("--minutes", type=_positive, metavar="M", default=10.0, help="virtual ones (default: 10)")
+    overlay.add_argument("--minutes", type=_minutes, metavar="M", default=10.0, help="virtual ones (default: 10)")
     overlay.add_argument(
         "--arrivals",
-        type=_positive,
+        type=_minutes,
         metavar="M",
         default=0.0,
         help="nodes come within the first M minutes, the more the more there are (default: all in ten seconds)",
@@ -92,10 +92,10 @@ def make_parser() -> argparse.ArgumentParser:
         default=(0.0, 0.0),
         help="a share of the nodes loses P of what it sends, or of what is sent to it",
     )
-    overlay.add_argument("--jitter-ms", type=_not_negative, metavar="MS", default=0.0, help="mean of an exponential")
+    overlay.add_argument("--jitter-ms", type=_milliseconds, metavar="MS", default=0.0, help="mean of an exponential")
     overlay.add_argument("--churn-per-minute", type=_share, metavar="P", default=0.0, help="share that is replaced")
     overlay.add_argument(
-        "--churn-from", type=_not_negative, metavar="M", default=1.0, help="minute of the first (default: 1)"
+        "--churn-from", type=_minute, metavar="M", default=1.0, help="minute of the first (default: 1)"
     )
     overlay.add_argument("--crashes", type=_natural, metavar="K", default=0, help="single ones, one after the other")
     overlay.add_argument("--liars", type=_share, metavar="P", default=0.0, help="share of the nodes that lie together")
@@ -119,8 +119,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--jobs", type=_jobs, metavar="J", default=os.cpu_count() or 1, help="processes (default: one for each core)"
     )
     faults.set_defaults(action=simulate_faults)
-    ownership.add_to(subparsers, _range)
-    numbers = placement.Numbers(_whole, _natural, _positive, _hours, _seconds, _share)
+    ownership.add_to(subparsers, _range).set_defaults(action=simulate_ownership)
+    numbers = placement.Numbers(_whole, _natural, _minutes, _hours, _seconds, _share)
     placement.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_placement)
     planning.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_planning)
     regions_command.add_to(subparsers, _add_common, numbers).set_defaults(action=simulate_regions)
@@ -180,12 +180,16 @@ def _float(word: str, least: float, most: float, what: str) -> float:
     return value
 
 
-def _positive(word: str) -> float:
+def _minutes(word: str) -> float:
     return _float(word, 0.5, MAX_MINUTES, f"a number of minutes (0.5 to {MAX_MINUTES:g})")
 
 
-def _not_negative(word: str) -> float:
-    return _float(word, 0.0, 10_000.0, "a number of milliseconds")
+def _minute(word: str) -> float:
+    return _float(word, 0.0, MAX_MINUTES, f"a minute (0 to {MAX_MINUTES:g})")
+
+
+def _milliseconds(word: str) -> float:
+    return _float(word, 0.0, 10_000.0, "a number of milliseconds (0 to 10000)")
 
 
 def _hours(word: str) -> float:
@@ -308,6 +312,10 @@ def _say_seed(line: str, arguments: argparse.Namespace) -> None:
     print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
 
+def _say_seeds(arguments: argparse.Namespace) -> None:
+    _say_seed("seeds {}..{}".format(*arguments.seeds), arguments)
+
+
 # --- placement and planning
 
 
@@ -341,16 +349,21 @@ def simulate_adaptation(arguments: argparse.Namespace) -> int:
 # --- many seeds
 
 
+def simulate_ownership(arguments: argparse.Namespace) -> int:
+    _say_seeds(arguments)
+    return ownership.simulate(arguments)
+
+
 def simulate_faults(arguments: argparse.Namespace) -> int:
     slices, config = load(arguments.rtt), _config(arguments.set)
-    first, last = arguments.seeds
     least, most = arguments.nodes
     if not 2 <= least <= most <= MAX_NODES:
         raise SbonError(f"--nodes {least}..{most}: 2 to {MAX_NODES} are possible")
-    _say_seed(f"seeds {first}..{last}", arguments)
+    _say_seeds(arguments)
     began = time.monotonic()
     done: list[Outcome] = []
     failed: list[FailedSeed] = []
+    first, last = arguments.seeds
     seeds = range(first, last + 1)
     with progress("simulating") as shown, outcomes(Plan(slices, config, least, most), seeds, arguments.jobs) as coming:
         for outcome in coming:

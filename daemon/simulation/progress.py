@@ -17,11 +17,6 @@ class Progress(Protocol):
         """``done`` of ``total`` (in any unit), and one short word on the state of affairs."""
 
 
-class Silent:
-    def show(self, done: float, total: float, what: str) -> None:
-        pass
-
-
 class Lines:
     """At most one line each :data:`LINE_EVERY_S`, none for a run shorter than that."""
 

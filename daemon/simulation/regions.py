@@ -11,15 +11,13 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from daemon.queries.region_service import ASK_TIMEOUT_S
 from overlay.identity import NodeId
 from overlay.records import NodeRecord
 from overlay.region_messages import Reply
 from overlay.regions import Outgoing, Regions
+from overlay.shelves import HOLDERS
 from sbon.coordinate import Coordinate
-
-#: Nodes that keep the beacons.
-HOLDERS = 3
-TIMEOUT_S = 5.0
 
 
 class RegionWorld:
@@ -70,7 +68,7 @@ class RegionWorld:
         self._at(max(node.next_timer(), self.now_s + 1e-3), lambda: self._wake(name, node))
 
     def _send(self, name: str, node: Regions, outgoing: Outgoing) -> None:
-        for target in self._holders(name) if outgoing.node is None else [outgoing.node.node_id]:
+        for target in self._holders() if outgoing.node is None else [outgoing.node.node_id]:
             self.requests += 1
             rtt_s = self.records[name].coordinate.rtt_ms(self.records[target].coordinate) / 1000.0
             lost = self._rng.random() < self._loss
@@ -82,10 +80,10 @@ class RegionWorld:
                     self._wake_soon(target, there)
                     self._at(self.now_s + rtt_s / 2.0, lambda: self._answer(name, node, outgoing, reply))
                 else:
-                    self._at(self.now_s + TIMEOUT_S, lambda: self._answer(name, node, outgoing, None))
+                    self._at(self.now_s + ASK_TIMEOUT_S, lambda: self._answer(name, node, outgoing, None))
 
             if lost:
-                self._at(self.now_s + TIMEOUT_S, lambda: self._answer(name, node, outgoing, None))
+                self._at(self.now_s + ASK_TIMEOUT_S, lambda: self._answer(name, node, outgoing, None))
             else:
                 self._at(self.now_s + rtt_s / 2.0, arrive)
 
@@ -100,8 +98,8 @@ class RegionWorld:
             for outgoing in node.due(self.now_s):
                 self._send(name, node, outgoing)
 
-    def _holders(self, name: str) -> Sequence[NodeId]:
-        """Nodes nearest to where the first one stands, which is as good a place as any."""
+    def _holders(self) -> Sequence[NodeId]:
+        """Who keeps the beacons: nodes nearest to where the first one stands, which is as good a place as any."""
         place = next(iter(self.records.values()))
         alive = [self.records[each] for each in self.nodes]
         alive.sort(key=lambda record: (place.coordinate.rtt_ms(record.coordinate), record.node_id))

@@ -58,7 +58,7 @@ def add_to(subparsers: Any, add_common: Callable[..., None], number: Numbers) ->
     )
     parser.add_argument("--nodes", type=number.whole, metavar="N", help="of --rtt, how many (default: the sites)")
     parser.add_argument("--max-cs", type=number.whole, metavar="N", default=32, help="hosts in a cluster (32)")
-    parser.add_argument("--period", type=number.positive, metavar="S", default=30.0, help="of reports, in s (30)")
+    parser.add_argument("--period", type=number.seconds, metavar="S", default=30.0, help="of reports, in s (30)")
     parser.add_argument("--loss", type=number.share, metavar="P", default=0.0, help="of all requests (0 to 1)")
     parser.add_argument("--kill", type=number.share, metavar="P", default=0.1, help="share of the hosts (0.1)")
     parser.add_argument("--seed", type=number.natural, metavar="S", default=1, help="all is drawn from it (default: 1)")

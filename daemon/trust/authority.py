@@ -41,7 +41,8 @@ class KeptToken(msgspec.Struct, frozen=True):
 
 
 class Issued(msgspec.Struct, frozen=True):
-    """The latest certificate of a host."""
+    """The latest certificate of a host. ``not_after_s``: when all that it ever had have expired; an older one may be
+    valid for longer."""
 
     name: str
     public_key: bytes
@@ -68,7 +69,7 @@ class Authority:
         self._certificate_s = certificate_s
         try:
             self._key = Identity.from_private_bytes((folder / KEY_FILE).read_bytes())
-            self._book = msgspec.json.decode((folder / BOOK_FILE).read_bytes(), type=Book)
+            self._book = self._read_book()
         except OSError as error:
             raise SbonError(f"cannot read the authority in {folder}: {error.strerror}: restore its files") from error
         except ValueError as error:  # msgspec's errors are ValueErrors, too
@@ -155,7 +156,8 @@ class Authority:
         else:
             raise SbonError(f'no host "{name_or_id}" has a certificate: see `sbon nodes`, or give its id')
         del self._book.issued[node_id]
-        self._book.revoked[node_id] = issued.serial, issued.not_after_s
+        _, before_s = self._book.revoked.get(node_id, (0, 0))  # it may have come back with certificates that end sooner
+        self._book.revoked[node_id] = issued.serial, max(issued.not_after_s, before_s)
         self._book.tokens = {key: token for key, token in self._book.tokens.items() if token.used_by != node_id}
         self._book.list_number += 1
         self._forget_expired(now_s)
@@ -179,7 +181,9 @@ class Authority:
         except ValueError as error:
             raise SbonError(str(error)) from error
         self._book.next_serial += 1
-        self._book.issued[node_id] = Issued(name, public_key, serial, not_after_s)
+        before = self._book.issued.get(node_id)
+        last_s = not_after_s if before is None else max(not_after_s, before.not_after_s)
+        self._book.issued[node_id] = Issued(name, public_key, serial, last_s)
         return certificate
 
     def _forget_expired(self, now_s: float) -> None:
@@ -188,8 +192,16 @@ class Authority:
         book.issued = {key: issued for key, issued in book.issued.items() if now_s < issued.not_after_s}
         book.revoked = {key: entry for key, entry in book.revoked.items() if now_s < entry[1]}
 
+    def _read_book(self) -> Book:
+        return msgspec.json.decode((self._folder / BOOK_FILE).read_bytes(), type=Book)
+
     def _save(self) -> None:
-        write_durably(self._folder / BOOK_FILE, msgspec.json.encode(self._book), mode=0o600)
+        """Raises SbonError if the disk is full, say: then what it holds counts, and that is what was before."""
+        try:
+            write_durably(self._folder / BOOK_FILE, msgspec.json.encode(self._book), mode=0o600)
+        except OSError as error:
+            self._book = self._read_book()
+            raise SbonError(f"cannot write to the authority in {self._folder}: {error.strerror}") from error
 
 
 def init_cluster(state_dir: Path, name: str, certificate_s: float, now_s: float) -> Authority:

@@ -27,7 +27,7 @@ from daemon.trust.authority import AUTHORITY_FOLDER, Authority, proof_message, p
 from daemon.trust.identity_file import Membership, StateFolder
 from daemon.trust.tokens import Token
 from overlay.certificates import Certificate, RevocationList, Trust, cluster_id_of
-from overlay.identity import Identity, NodeId
+from overlay.identity import Identity, NodeId, node_id_of
 from overlay.records import Address, NodeRecord
 from sbon.errors import RemoteProtocolError, SbonError, UnavailableError
 
@@ -116,7 +116,7 @@ class TrustService:
         self.on_new_certificate: Callable[[], None] = lambda: None
         self.on_revoked: Callable[[Sequence[NodeId]], None] = lambda node_ids: None
         self._authority: Authority | None = None
-        #: The authority's book has one writer at a time.
+        #: The authority's book has one writer at a time, in a thread, and nobody reads in it meanwhile.
         self._writing = trio.Lock()
         self.set_clock()
         self._membership = state.membership()
@@ -188,12 +188,12 @@ class TrustService:
 
     async def _take(self, answer: Enrolled) -> None:
         """Use a certificate from now on, and keep it."""
-        cluster_id = self._trust.cluster_id
         try:
             certificate = Certificate.decode(answer.certificate)
             if certificate.public_key != self._identity.public_key:
                 raise RemoteProtocolError("it is for another key")
-            self._trust.enrol(answer.authority_key, certificate)
+            if not certificate.is_signed_by(answer.authority_key):
+                raise RemoteProtocolError("it is by somebody else than the authority")
         except RemoteProtocolError as error:
             raise UnavailableError(f"the certificate that was brought back is not good: {error}") from error
         membership = Membership(
@@ -203,8 +203,11 @@ class TrustService:
             answer.authority_host,
             answer.authority_port,
         )
+        # First of all: as long as it cannot be kept, another one is asked for.
         await trio.to_thread.run_sync(self._state.keep_membership, membership)
         self._membership = membership
+        cluster_id = self._trust.cluster_id
+        self._trust.enrol(answer.authority_key, certificate)
         if self._trust.cluster_id != cluster_id:
             self.on_new_cluster()
         self.on_new_certificate()
@@ -224,18 +227,16 @@ class TrustService:
     async def _enrol_at_authority(self, request: Enrol, public_key: bytes, asked: NodeId) -> Enrolled:
         authority = self._need_authority()
         enrol = partial(authority.enrol, request.token_id, request.proof, public_key, request.name, asked, time.time())
-        certificate = await self._write(enrol)
-        self._events.publish("host-enrolled", peer=certificate.name, node_id=certificate.node_id)
-        return self._enrolled(authority, certificate)
+        enrolled = await self._enrolled(authority, enrol)
+        self._events.publish("host-enrolled", peer=request.name, node_id=node_id_of(public_key))
+        return enrolled
 
-    def _enrolled(self, authority: Authority, certificate: Certificate) -> Enrolled:
-        own = self._own_record()
-        revocations = authority.revocations(time.time()).encode()
-        return Enrolled(authority.public_key, certificate.encode(), revocations, own.node_id, own.host, own.port)
-
-    async def _write(self, change: Callable[[], Certificate]) -> Certificate:
+    async def _enrolled(self, authority: Authority, make: Callable[[], Certificate]) -> Enrolled:
         async with self._writing:
-            return await trio.to_thread.run_sync(change)
+            certificate = await trio.to_thread.run_sync(make)
+            revocations = authority.revocations(time.time()).encode()
+        own = self._own_record()
+        return Enrolled(authority.public_key, certificate.encode(), revocations, own.node_id, own.host, own.port)
 
     def _need_authority(self) -> Authority:
         if self._authority is None:
@@ -255,7 +256,7 @@ class TrustService:
     async def _renew(self) -> None:
         if self._authority is not None:
             renew = partial(self._authority.renew, self._identity.node_id, time.time())
-            await self._take(self._enrolled(self._authority, await self._write(renew)))
+            await self._take(await self._enrolled(self._authority, renew))
         else:
             place = self._authority_place()
             answer = await self._requests.request(place, RenewCertificate(), Enrolled, ENROL_TIMEOUT_S)
@@ -271,8 +272,7 @@ class TrustService:
 
     async def _answer_renew(self, request: RenewCertificate, sender: NodeId) -> Enrolled:
         authority = self._need_authority()
-        certificate = await self._write(partial(authority.renew, sender, time.time()))
-        return self._enrolled(authority, certificate)
+        return await self._enrolled(authority, partial(authority.renew, sender, time.time()))
 
     async def _renew_by_hand(self, request: Renew) -> ControlDone:
         await self._renew()
@@ -304,7 +304,7 @@ class TrustService:
     async def _try(self, action: Callable[[], Awaitable[None]], failure: str) -> None:
         try:
             await action()
-        except SbonError as error:
+        except (SbonError, OSError) as error:  # the other one: what was brought back cannot be kept
             log.warning("%s: %s", failure, error)
 
     # --- tokens and revocations
@@ -324,7 +324,8 @@ class TrustService:
             raise SbonError("this host has the authority: it cannot revoke itself")
         async with self._writing:
             node_id, name = await trio.to_thread.run_sync(authority.revoke, request.node, now_s)
-        await self._take_revocations(authority.revocations(now_s).encode(), told_by=self._identity.node_id)
+            revocations = authority.revocations(now_s).encode()
+        await self._take_revocations(revocations, told_by=self._identity.node_id)
         return ControlDone(f"revoked {name} ({node_id}): every member hears of it within a minute or two")
 
     @property
@@ -339,7 +340,7 @@ class TrustService:
         return RevocationNews(self._number, encoded)
 
     async def _take_revocations(self, encoded: bytes, told_by: NodeId) -> None:
-        """Believe a list if it is newer, act on it, keep it, and tell the neighbours."""
+        """Believe a list if it is newer, act on it, tell the neighbours, and keep it. OSError if it cannot be kept."""
         before = {} if self._trust.revocations is None else self._trust.revocations.entries
         try:
             revocations = RevocationList.decode(encoded)
@@ -349,9 +350,9 @@ class TrustService:
             raise UnavailableError(f"a revocation list that is not good: {error}") from error
         self.on_revoked([host for host, entry in revocations.entries.items() if before.get(host) != entry])
         self._events.publish("revocations", number=revocations.number, revoked=len(revocations.entries))
-        await trio.to_thread.run_sync(self._state.keep_revocations, encoded)
         self._told_by = told_by
         self._to_tell.set()
+        await trio.to_thread.run_sync(self._state.keep_revocations, encoded)
 
     async def _spread(self) -> None:
         """Whoever told us waits for us to understand, not for our neighbours."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import stat
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.durations import parse_duration_s, parse_moment_s
+from daemon.trust import authority as trust_authority
 from daemon.trust.authority import AUTHORITY_FOLDER, Authority, init_cluster, proof_message, prove
 from daemon.trust.identity_file import StateFolder
 from daemon.trust.tokens import Token
@@ -123,6 +125,35 @@ def test_revoked_hosts_cannot_renew_but_come_back_with_a_token(authority: Author
     authority.make_token(None, 60, EPOCH_S + 31 * DAY_S)
     assert not authority.revocations(EPOCH_S).entries
     assert not authority.hosts()
+
+
+def test_a_revocation_lasts_as_long_as_any_certificate_of_the_host(tmp_path: Path) -> None:
+    """`trust.certificate_days` may be made smaller at any time: what was given out before is valid for longer."""
+    long = Authority.create(tmp_path / "authority", 30 * DAY_S)
+    first = enrol(long, long.make_token(None, 60, EPOCH_S), 1, "a")
+    short = Authority(tmp_path / "authority", DAY_S)
+    assert short.renew(identity(1).node_id, EPOCH_S).not_after_s == EPOCH_S + DAY_S
+    short.revoke("a", EPOCH_S)
+    enrol(short, short.make_token(None, 60, EPOCH_S), 1, "a")
+    short.revoke("a", EPOCH_S)  # it had come back, with a certificate for a day
+    short.make_token(None, 60, EPOCH_S + 2 * DAY_S)
+    assert short.revocations(EPOCH_S).revokes(identity(1).node_id, first)
+    short.make_token(None, 60, EPOCH_S + 30 * DAY_S)
+    assert not short.revocations(EPOCH_S).entries
+
+
+def test_what_finds_no_room_on_the_disk_has_not_happened(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    enrol(authority, authority.make_token(None, 60, EPOCH_S), 1, "a")
+
+    def find_no_room(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(trust_authority, "write_durably", find_no_room)
+        with pytest.raises(SbonError, match="No space left on device"):
+            authority.revoke("a", EPOCH_S)
+    assert (authority.revocations(EPOCH_S).number, list(authority.hosts())) == (0, [identity(1).node_id])
+    assert authority.revoke("a", EPOCH_S) == (identity(1).node_id, "a")
 
 
 def test_names_that_cannot_be(authority: Authority) -> None:

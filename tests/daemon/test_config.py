@@ -58,6 +58,12 @@ def test_an_empty_emulation_table_switches_it_on(tmp_path: Path) -> None:
         (NODE + "[overlay]\nprobe_interval_s = 0\n", "overlay.probe_interval_s must be more than 0"),
         (NODE + "[placement]\ncandidates = 0\n", "placement.candidates: expected int >= 1"),
         (NODE + "load = 'busy'\n", 'write "host", or a number'),
+        (NODE + "load = 100.5\n", 'node.load: expected float <= 100.0: write "host", or a number'),
+        (
+            NODE + "[placement]\nstrategy = 'relaxation'\ncandidates = 65\n",
+            "placement.candidates: at most 64 are possible with the strategy relaxation",
+        ),
+        ("[node]\nname = \"a\\n\"\nlisten = '127.0.0.1:1'\n", "use letters, digits"),
         (NODE + "state_dir = 3\n", "node.state_dir: expected a path in quotes, got 3"),
         (NODE + "accept_operators = 'yes'\n", "node.accept_operators: expected bool, got str"),
         (NODE + f"socket = '/{'x' * 120}'\n", "node.socket: "),

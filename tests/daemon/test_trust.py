@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from pathlib import Path
 
@@ -14,7 +15,10 @@ from daemon.control.client import ControlClient
 from daemon.control.messages import Done, Join, MakeToken, Renew, RequestFor, Revoke, Status
 from daemon.process import Daemon
 from daemon.trust import service as trust_service
-from daemon.trust.authority import init_cluster
+from daemon.trust.authority import AUTHORITY_FOLDER, KEY_FILE, init_cluster
+from daemon.trust.identity_file import StateFolder
+from overlay.certificates import RevocationList
+from overlay.identity import Identity
 from overlay.records import Address
 from sbon.errors import SbonError, UnavailableError
 from tests.daemon.real_daemons import make_config, running, until
@@ -127,6 +131,45 @@ async def test_certificates_are_renewed_by_hand_and_in_time(
         assert "valid until 2" in reply
         await ask(a, Renew())
         await all_see_all([first, second])
+
+
+async def test_a_full_disk_ends_no_daemon_and_a_certificate_is_used_once_it_is_kept(
+    hosts: list[Config], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trust_service, "CHECK_PERIOD_S", 0.05)
+    a, b, _, _ = hosts
+    async with running(closed(a, certificate_days=3 / DAY_S), b) as (_, second):
+        await join(b, a, await new_token(a))
+        with monkeypatch.context() as full:
+            full.setattr(StateFolder, "keep_membership", find_no_room)
+            await until(lambda: caplog.text.count("No space left on device") > 3)
+            before = second.trust.certificate
+            await until(lambda: caplog.text.count("No space left on device") > 7)
+            assert second.trust.certificate == before
+        await until(lambda: second.trust.certificate != before)
+
+
+async def test_a_revocation_is_told_also_by_who_cannot_keep_it(
+    hosts: list[Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust_service, "CHECK_PERIOD_S", 3600.0)  # nobody asks for it
+    a, b, _, _ = hosts
+    async with running(a, b) as (first, second):
+        await join(b, a, await new_token(a))
+        await all_see_all([first, second])
+        monkeypatch.setattr(StateFolder, "keep_revocations", find_no_room)
+        revocations = RevocationList.issue(_authority_key(a), 1, int(time.time()), {})
+        with pytest.raises(OSError, match="No space left"):
+            await first.trust_service._take_revocations(revocations.encode(), told_by="")
+        await until(lambda: second.trust.revocations is not None and second.trust.revocations.number == 1)
+
+
+def find_no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _authority_key(config: Config) -> Identity:
+    return Identity.from_private_bytes((config.node.state_dir / AUTHORITY_FOLDER / KEY_FILE).read_bytes())
 
 
 async def test_a_revoked_host_is_put_out_everywhere(hosts: list[Config], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,8 @@ class OwnershipReport(msgspec.Struct, frozen=True):
 
 def add_to(
     subparsers: argparse._SubParsersAction[argparse.ArgumentParser], to_range: Callable[[str], tuple[int, int]]
-) -> None:
+) -> argparse.ArgumentParser:
+    """The command's arguments."""
     parser = subparsers.add_parser(
         "ownership",
         help="who owns what while hosts crash and the network splits",
@@ -37,10 +38,11 @@ def add_to(
     )
     parser.add_argument("--seeds", type=to_range, metavar="A..B", default=(1, 100), help="default: 1..100")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(action=simulate_ownership)
+    return parser
 
 
-def simulate_ownership(arguments: argparse.Namespace) -> int:
+def simulate(arguments: argparse.Namespace) -> int:
+    """Print a report; the exit status: 1 if a seed has failed."""
     first, last = arguments.seeds
     failed: dict[int, str] = {}
     outcomes = []
@@ -65,7 +67,7 @@ def simulate_ownership(arguments: argparse.Namespace) -> int:
         print(msgspec.json.encode(report).decode())
     else:
         for name, value in msgspec.structs.asdict(report).items():
-            if name != "failed":
+            if name not in ("seeds", "failed"):
                 print(f"{name:14} {value}")
         print(f"{'failed':14} {len(failed)}")
     return 1 if failed else 0

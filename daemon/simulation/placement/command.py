@@ -36,7 +36,7 @@ MAX_PAIRS = 100_000
 class Numbers:
     whole: Callable[[str], int]
     natural: Callable[[str], int]
-    positive: Callable[[str], float]
+    minutes: Callable[[str], float]
     hours: Callable[[str], float]
     seconds: Callable[[str], float]
     share: Callable[[str], float]
@@ -71,7 +71,7 @@ def add_to(subparsers: Any, add_common: Callable[..., None], number: Numbers) ->
     )
     parser.add_argument("--coordinates", choices=(OVERLAY, EMBEDDING), default=OVERLAY, help="default: overlay")
     parser.add_argument(
-        "--minutes", type=number.positive, metavar="M", default=10.0, help="the overlay's life before (10)"
+        "--minutes", type=number.minutes, metavar="M", default=10.0, help="the overlay's life before (10)"
     )
     parser.add_argument(
         "--strategies",

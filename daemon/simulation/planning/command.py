@@ -57,7 +57,7 @@ def add_to(subparsers: Any, add_common: Callable[..., None], number: Numbers) ->
         "--coordinates", choices=(OVERLAY, EMBEDDING), default=OVERLAY, help="where --view overlay has them from"
     )
     parser.add_argument(
-        "--minutes", type=number.positive, metavar="M", default=10.0, help="the overlay's life before (10)"
+        "--minutes", type=number.minutes, metavar="M", default=10.0, help="the overlay's life before (10)"
     )
     parser.add_argument(
         "--planners",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from daemon.simulation.latency import load
-from daemon.simulation.progress import Silent
+from daemon.simulation.progress import Lines
 from daemon.simulation.scenario import Run, Scenario
 from overlay.config import OverlayConfig
 from overlay.search import MAX_CONTACTS
@@ -17,7 +17,7 @@ ARRIVALS = Scenario(
 
 
 def test_twice_as_many_are_there_after_each_equal_time() -> None:
-    run = Run(ARRIVALS, Silent())
+    run = Run(ARRIVALS, Lines())
     report = run.go()
     assert [run.population.started_at[index] for index in (0, 1, 3, 7, 15)] == pytest.approx([0, 15, 30, 45, 60])
     assert report.nodes_live == 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -79,6 +80,7 @@ def test_a_mix_of_faults_replays_too() -> None:
 def test_the_seed_comes_first() -> None:
     assert simulate(*SMALL).stdout.splitlines()[0] == "seed 3"
     assert simulate(*SMALL, "--json").stderr.splitlines()[0] == "seed 3"
+    assert simulate("ownership", "--seeds", "1..2").stdout.splitlines()[0] == "seeds 1..2"
 
 
 @pytest.mark.parametrize(
@@ -112,3 +114,21 @@ def test_mistakes_are_told_in_one_line(words: tuple[str, ...], said: str, capsys
 def test_arguments_that_cannot_be_are_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit):
         make_parser().parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "unit"),
+    [
+        (["overlay", "--minutes", "0"], "minutes"),
+        (["overlay", "--churn-from", "-1"], "minute"),
+        (["overlay", "--jitter-ms", "-1"], "milliseconds"),
+        (["regions", "--period", "0"], "seconds"),
+        (["adaptation", "--hours", "0"], "hours"),
+    ],
+)
+def test_what_is_refused_is_named_in_its_own_unit(
+    words: list[str], unit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(words)
+    assert re.search(rf"is not a (number of )?{unit}\b", capsys.readouterr().err)

@@ -8,7 +8,7 @@ import pytest
 
 from daemon.simulation.figures import OverlayReport
 from daemon.simulation.latency import load
-from daemon.simulation.progress import Silent
+from daemon.simulation.progress import Lines
 from daemon.simulation.scenario import Run, Scenario
 from daemon.simulation.searches import PATIENCE_S
 from overlay.config import MAX_REMEMBERED, OverlayConfig
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("one overlay")  # what they share is made o
 
 @pytest.fixture(scope="module")
 def ran() -> tuple[Run, OverlayReport]:
-    run = Run(Scenario(load([]), "built-in", 130, 2.0, 5, OverlayConfig(), searches=60), Silent())
+    run = Run(Scenario(load([]), "built-in", 130, 2.0, 5, OverlayConfig(), searches=60), Lines())
     return run, run.go()
 
 
