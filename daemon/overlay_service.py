@@ -204,4 +204,4 @@ class OverlayService:
 
 def _check_rtt(rtt_ms: float) -> None:
     if not 0.0 <= rtt_ms < 60_000.0:
-        raise SbonError(f"a round trip of {rtt_ms:g} ms: give 0 to 60000 ms")
+        raise SbonError(f"a round trip of {rtt_ms:g} ms: give 0 or more, and less than 60000 ms")

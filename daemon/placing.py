@@ -100,9 +100,12 @@ class Placing:
             return await peers.measure(question.pairs, afresh=question.afresh)
         if isinstance(question, TellKnownPaths):
             answers = await peers.gather(TellMeasuredPaths(), MeasuredPaths, question.node_ids, TELL_TIMEOUT_S)
-            for answer in answers.answers.values():
+            told_of_itself = {
+                node_id: answer for node_id, answer in answers.answers.items() if answer.record.node_id == node_id
+            }
+            for answer in told_of_itself.values():
                 peers.meet(answer.record)
-            return {node_id: Known(answer.record, answer.paths) for node_id, answer in answers.answers.items()}
+            return {node_id: Known(answer.record, answer.paths) for node_id, answer in told_of_itself.items()}
         if isinstance(question, TellRoom):
             told = await peers.gather(TellRoomLeft(), RoomLeft, question.node_ids, TELL_TIMEOUT_S)
             return {node_id: answer.room for node_id, answer in told.answers.items()}

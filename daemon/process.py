@@ -55,6 +55,8 @@ REJOIN_PERIOD_S = 5.0
 KEEP_MEMBERS_PERIOD_S = 1.0
 #: And its place this often.
 KEEP_PLACE_PERIOD_S = 300.0
+#: A disk that refused is asked again after this.
+DISK_PERIOD_S = 30.0
 MAX_JOINS_AT_ONCE = 8
 
 
@@ -90,7 +92,8 @@ class Daemon:
         self.emulation = None if config.emulation is None else Emulation(config.emulation.rtt_ms, self.overlay.members)
         self.shell = DatagramShell(self.overlay, self._udp_socket, self._on_overlay_event, self.emulation)
         tls = PeerTls(identity, self.trust, trio.current_time)
-        self.requests = PeerRequests(tls, boot_id, config.node.state_dir / "transfers", self.emulation)
+        transfers = config.node.state_dir / "transfers"
+        self.requests = PeerRequests(tls, boot_id, transfers, config.overlay.dimensions, self.emulation)
         self.trust_service = TrustService(
             config.trust,
             self._state,
@@ -222,8 +225,13 @@ class Daemon:
             self._members_changed = trio.Event()
             members = [record.address for record in self.overlay.members()]
             if members != kept and (members or self.overlay.has_left):
-                kept = members
-                await trio.to_thread.run_sync(self._state.keep_members, members)
+                try:
+                    await trio.to_thread.run_sync(self._state.keep_members, members)
+                    kept = members
+                except SbonError as error:
+                    log.warning("whom to join at the next start is not written down now: %s", error)
+                    self._members_changed.set()
+                    await trio.sleep(DISK_PERIOD_S)
             await trio.sleep(KEEP_MEMBERS_PERIOD_S)
 
     async def _keep_place(self) -> None:
@@ -232,7 +240,10 @@ class Daemon:
             await trio.sleep(KEEP_PLACE_PERIOD_S)
             place = self.overlay.settled_coordinate
             if place is not None:
-                await trio.to_thread.run_sync(self._state.keep_place, place, time.time_ns() // 1_000_000)
+                try:
+                    await trio.to_thread.run_sync(self._state.keep_place, place, time.time_ns() // 1_000_000)
+                except SbonError as error:
+                    log.warning("this node's place is not written down now: %s", error)
 
     async def _rejoin(self) -> None:
         """After a restart: back to those who were there before, as soon as one of them answers."""

@@ -13,21 +13,11 @@ import trio
 
 from daemon.control.messages import CONTROL_VERSION, REPLIES, Answer, Call, Event, RequestFor, Watch
 from daemon.peering.frame_stream import FrameStream
-from sbon.errors import (
-    ConfigurationError,
-    QueryError,
-    RemoteProtocolError,
-    SbonError,
-    StaleGenerationError,
-    UnavailableError,
-)
+from sbon.errors import RemoteProtocolError, SbonError, UnavailableError
+from sbon.frames import DECODING_ERRORS, TOLD_ERRORS
 
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
-
-_ERRORS = {
-    kind.__name__: kind for kind in (SbonError, ConfigurationError, QueryError, UnavailableError, StaleGenerationError)
-}
 
 
 class ControlClient:
@@ -75,7 +65,7 @@ class ControlClient:
                 if answer.id not in (0, self._last_id):
                     continue  # to a request whose reply nobody waited for
                 if answer.error is not None:
-                    raise _ERRORS.get(answer.error_kind or "", SbonError)(answer.error)
+                    raise TOLD_ERRORS.get(answer.error_kind or "", SbonError)(answer.error)
                 return answer
         except (trio.BrokenResourceError, RemoteProtocolError) as error:
             raise _ended() from error
@@ -103,7 +93,7 @@ def _ended() -> UnavailableError:
 def _decode(data: bytes | msgspec.Raw, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
+    except DECODING_ERRORS as error:
         raise SbonError(
             f"the daemon is of another version of sbon ({error}): restart it, or use its own `sbon`"
         ) from error

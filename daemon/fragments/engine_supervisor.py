@@ -251,8 +251,7 @@ class EngineSupervisor:
         process: trio.Process | None = None
         try:
             try:
-                log_start = self._rotate_log()
-                process = await self._open_process()
+                log_start, process = await self._begin()
                 stream, hello = await self._greet(listening, process, log_start)
             except SbonError as error:
                 start.error = error
@@ -281,6 +280,14 @@ class EngineSupervisor:
             self._events.publish("engine-lost", status=process.returncode, last_words=self._last_words(log_start))
             assert self._listener is not None
             self._listener.engine_lost()
+
+    async def _begin(self) -> tuple[int, trio.Process]:
+        """Where its part of the log begins, and the process. Raises UnavailableError if there is no room for either."""
+        try:
+            return self._rotate_log(), await self._open_process()
+        except OSError as error:
+            what = f"{error.strerror or error}: {error.filename}" if error.filename else error.strerror or error
+            raise UnavailableError(f"no engine can be started now ({what}): see this host's disk and limits") from error
 
     async def _open_process(self) -> trio.Process:
         scratch = self._state_dir / "engine-scratch"

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from daemon.durable import sync, write_durably
+from daemon.durable import on_disk, read_if_there, sync, write_durably
 from daemon.fragments.state_copies import StateCopies
 from daemon.peering.query_messages import Assignment, KeptBy, Location
 from daemon.peering.subscription_messages import RelayAt
@@ -149,7 +149,10 @@ class HostedFragment:
 
 
 class FragmentStore:
-    """The folders of the hosted fragments, ``<state_dir>/fragments/<fragment id>``."""
+    """The folders of the hosted fragments, ``<state_dir>/fragments/<fragment id>``.
+
+    What the disk refuses is an UnavailableError; the fragment is then what it was.
+    """
 
     def __init__(self, root: Path, owner: str) -> None:
         self._root = root
@@ -163,14 +166,18 @@ class FragmentStore:
         return self._root / fragment_id
 
     def load(self) -> Iterator[HostedFragment]:
-        """All fragments that were here when the daemon ended. What has no readable record was never accepted."""
+        """All fragments that were here when the daemon ended. What has no record was never accepted.
+
+        Raises UnavailableError if that cannot be said of one now: its state may be the only one that there is.
+        """
         for folder in sorted(self._root.iterdir()):
-            try:
-                record = msgspec.msgpack.decode((folder / RECORD_FILE).read_bytes(), type=HostingRecord)
-            except OSError as error:
-                log.warning("deleting %s: no record of a hosted fragment (%s)", folder, error)
+            data = read_if_there(folder / RECORD_FILE)
+            if data is None:
+                log.warning("deleting %s: no record of a hosted fragment", folder)
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
+            try:
+                record = msgspec.msgpack.decode(data, type=HostingRecord)
             except msgspec.MsgspecError as error:
                 log.warning("%s of %s is damaged (%s): put to %s", RECORD_FILE, folder, error, self._put_aside(folder))
                 continue
@@ -180,7 +187,8 @@ class FragmentStore:
         """A new fragment without any state yet."""
         folder = self.folder(assignment.fragment_id)
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        with on_disk(folder):
+            folder.mkdir()
         sync(self._root)
         return self._accepted(assignment, folder)
 
@@ -191,7 +199,8 @@ class FragmentStore:
         # Over the record of the sender, which travelled with the folder; the rename is what accepts both.
         write_durably(received / RECORD_FILE, msgspec.msgpack.encode(record))
         shutil.rmtree(folder, ignore_errors=True)
-        received.rename(folder)
+        with on_disk(folder):
+            received.rename(folder)
         sync(self._root)
         return HostedFragment(record, folder)
 
@@ -202,8 +211,9 @@ class FragmentStore:
     def _put_aside(self, folder: Path) -> Path:
         kept = self._root.with_name("damaged") / folder.name
         shutil.rmtree(kept, ignore_errors=True)
-        kept.parent.mkdir(exist_ok=True)
-        folder.rename(kept)
+        with on_disk(kept):
+            kept.parent.mkdir(exist_ok=True)
+            folder.rename(kept)
         sync(self._root)
         return kept
 
@@ -215,7 +225,8 @@ class FragmentStore:
             fragment.record = record
 
     def learn_keepers(self, fragment: HostedFragment, kept_by: KeptBy) -> None:
-        """The query of a fragment that runs here is kept by others now."""
+        """The query of a fragment that runs here is kept by others now. If that cannot be written down now, they say so
+        again."""
         assignment = fragment.record.assignment.under(kept_by)
         if fragment.record.phase is Phase.RUNNING and assignment is not fragment.record.assignment:
             self.write(fragment, Phase.RUNNING, assignment)

@@ -105,6 +105,7 @@ class Hosting(Settling):
         """
         assignment = message.assignment
         assignment.check_keeper(sender)
+        assignment.taken.check()
         fragment = self._fragments.get(assignment.fragment_id)
         if fragment is None or fragment.generation < assignment.generation:
             replica = self._replicas.find(assignment.fragment_id)
@@ -160,7 +161,7 @@ class Hosting(Settling):
                     await self._delete(fragment)
         return Done()
 
-    # --- for the conductor of a move away from here (daemon.migration)
+    # --- for the conductor of a move away from here (daemon.fragments.migration)
 
     @contextmanager
     def conducting(self, fragment_id: str) -> Iterator[HostedFragment]:
@@ -229,7 +230,7 @@ class Hosting(Settling):
             return
         record = StoreReplica(assignment, LEFT_BEHIND, files, fragment.spark_version)
         async with self._replicas.turn(assignment.fragment_id):
-            with suppress(OSError):  # then its new owner sends all of it to whom it wants
+            with suppress(OSError, SbonError):  # the disk is full, say: its new owner sends all of it to whom it wants
                 await trio.to_thread.run_sync(self._replicas.take_over, record, fragment.folder)
 
     async def hand_over(self, fragment: HostedFragment) -> None:

@@ -6,6 +6,7 @@ The rules are :mod:`sbon.ownership.leases`. One request to each keeper renews ev
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
@@ -17,6 +18,8 @@ from daemon.peering.keeper_messages import Holding, LeasesRenewed, RenewLeases
 from daemon.peering.peers import Peers
 from daemon.peering.query_messages import KeptBy
 from sbon.errors import SbonError
+
+log = logging.getLogger("sbon.hosting")
 
 #: A lease is renewed so often while it lasts.
 RENEWALS = 5
@@ -48,18 +51,31 @@ class Leasing:
         tell: Callable[[HostedFragment], Awaitable[object]],
         suspend: Callable[[HostedFragment], Awaitable[None]],
     ) -> None:
-        """Renew the leases of what runs here, have the engine know, and suspend what has lost its own."""
-        while True:
-            began_s = trio.current_time()
-            leased = [fragment for fragment in fragments() if fragment.up and fragment.lease is not None]
-            await self.renew(leased)
-            for fragment in leased:
-                if not self.holds(fragment):
-                    await suspend(fragment)
-                elif fragment.up:
-                    with contextlib.suppress(SbonError):  # an engine that ends need not be told
-                        await tell(fragment)
-            await trio.sleep_until(began_s + self.period_s)
+        """Renew the leases of what runs here, have the engine know, and suspend what has lost its own.
+
+        That may take an engine a minute or more: neither the other fragments nor the next renewal wait for it.
+        """
+        busy: set[tuple[HostedFragment, bool]] = set()
+
+        async def act_on(fragment: HostedFragment, holds: bool) -> None:
+            if not holds:
+                await suspend(fragment)
+            elif fragment.up:
+                with contextlib.suppress(SbonError):  # an engine that ends need not be told
+                    await tell(fragment)
+            busy.discard((fragment, holds))
+
+        async with trio.open_nursery() as nursery:
+            while True:
+                began_s = trio.current_time()
+                leased = [fragment for fragment in fragments() if fragment.up and fragment.lease is not None]
+                await self.renew(leased)
+                for fragment in leased:
+                    action = fragment, self.holds(fragment)
+                    if action not in busy:
+                        busy.add(action)
+                        nursery.start_soon(act_on, *action)
+                await trio.sleep_until(began_s + self.period_s)
 
     async def acquire(self, fragment: HostedFragment) -> bool:
         """Whether the fragment may run here now; its keepers are asked, a few times, until a majority has agreed."""
@@ -93,7 +109,11 @@ class Leasing:
                 return
             for fragment in fragments:  # first of all: whose grant counts depends on it
                 if kept_by := reply.kept_by.get(fragment.record.assignment.query_id):
-                    self.on_kept_by(fragment, kept_by)
+                    try:
+                        self.on_kept_by(fragment, kept_by)
+                    except SbonError as error:
+                        log.info("%s does not know its keepers now: %s", fragment.fragment_id, error)
+                        del leases[fragment.fragment_id]
             for fragment_id in reply.fragment_ids:
                 lease = leases.get(fragment_id)
                 if lease is not None:

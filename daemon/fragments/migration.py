@@ -224,11 +224,15 @@ class _Move:
         return sent_bytes
 
     async def _ship(self, granted: Assignment) -> None:
-        """All that is in the folder now, of which the target has some."""
+        """All that is in the folder now, of which the target has some. SbonError, but not UnavailableError, if this
+        host's own disk refuses: then the target has not got it."""
         fragment = self._fragment
-        self._sent_bytes["ship"] = await fragment.copies.hand_over(
-            self._parcels, self._target, granted, fragment.folder, HOSTS_OWN, SHIP_TIMEOUT_S
-        )
+        try:
+            self._sent_bytes["ship"] = await fragment.copies.hand_over(
+                self._parcels, self._target, granted, fragment.folder, HOSTS_OWN, SHIP_TIMEOUT_S
+            )
+        except OSError as error:
+            raise SbonError(f"{fragment.folder} cannot be sent ({error.strerror or error}): see its disk") from error
 
     async def _stays(self) -> bool:
         """Whether the fragment is still ours after a failure. If the keeper does not answer, hosting goes on asking."""

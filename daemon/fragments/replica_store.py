@@ -13,20 +13,21 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from weakref import WeakValueDictionary
 
 import msgspec
 import trio
 
-from daemon.durable import sync, sync_all, write_durably
+from daemon.durable import on_disk, sync, sync_all, write_durably
 from daemon.peering.folder_transfer import CHUNK_BYTES, ReceivedFolder, new_digest
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.move_messages import AcceptFragment
-from sbon.errors import SbonError, StaleGenerationError
+from daemon.peering.well_formed import check_fragment_id
+from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 
 log = logging.getLogger("sbon.replicas")
 
@@ -74,14 +75,16 @@ class ReplicaStore:
         self._whole: dict[str, tuple[int, int]] = {}
         #: Files that have come ahead of their state: path -> digest.
         self._ahead: dict[str, dict[str, str]] = {}
-        self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
+        #: Of those who have one, or wait for it: anybody may ask about any fragment.
+        self._turns: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         root.mkdir(parents=True, exist_ok=True)
         for folder in root.iterdir():
             self._load(folder)
 
     def _load(self, folder: Path) -> None:
         contents = folder / _CONTENTS
-        with suppress(OSError, msgspec.MsgspecError):
+        # What cannot be read now, for want of file descriptors, say, is not lost for that.
+        with on_disk(folder), suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
             record = msgspec.msgpack.decode((folder / _RECORD_FILE).read_bytes(), type=StoreReplica)
             if {path.name for path in contents.iterdir()}.issuperset(record.files.values()):
                 self._replicas[folder.name] = Replica(contents, record)
@@ -99,7 +102,15 @@ class ReplicaStore:
 
     def turn(self, fragment_id: str) -> trio.Lock:
         """Whoever has it is the only one who changes what is kept of that fragment."""
-        return self._turns[fragment_id]
+        return self._turns.setdefault(fragment_id, trio.Lock())
+
+    def _folder(self, fragment_id: str) -> Path:
+        """Raises SbonError for an id that is not one of ours: it comes from a peer, and becomes a path."""
+        check_fragment_id(fragment_id)
+        return self._root / fragment_id
+
+    def _contents(self, fragment_id: str) -> Path:
+        return self._folder(fragment_id) / _CONTENTS
 
     def store(self, record: StoreReplica, received: ReceivedFolder) -> None:
         """Make the state of ``record`` the replica; ``received`` has the files of it that were not here.
@@ -120,7 +131,7 @@ class ReplicaStore:
         is_new = fragment_id not in self._replicas
         try:
             write_durably(contents.parent / _RECORD_FILE, msgspec.msgpack.encode(record))
-        except OSError:  # the disk is full, say: what no record has is not to stay on it
+        except UnavailableError:  # the disk is full, say: what no record has is not to stay on it
             self._drop_unneeded(fragment_id)
             raise
         if is_new:
@@ -137,7 +148,7 @@ class ReplicaStore:
         known = self.find(fragment_id)
         if known is not None and known.age >= (record.assignment.generation, record.batch_id):
             return
-        contents = self._root / fragment_id / _CONTENTS
+        contents = self._contents(fragment_id)
         contents.mkdir(parents=True, exist_ok=True)
         here = {path.name for path in contents.iterdir()}
         new = {digest: name for name, digest in record.files.items() if digest not in here}
@@ -155,11 +166,12 @@ class ReplicaStore:
 
     def _take_in(self, fragment_id: str, files: Mapping[str, str], received: ReceivedFolder) -> Path:
         """Put those of ``files`` that were received to those that are here, durably. Returns where."""
-        contents = self._root / fragment_id / _CONTENTS
+        contents = self._contents(fragment_id)
         new = _received(fragment_id, files, received, self._here(fragment_id))
-        contents.mkdir(parents=True, exist_ok=True)
-        for digest, path in new.items():
-            path.replace(contents / digest)
+        with on_disk(contents):
+            contents.mkdir(parents=True, exist_ok=True)
+            for digest, path in new.items():
+                path.replace(contents / digest)
         if new:
             sync(contents)
         return contents
@@ -172,7 +184,7 @@ class ReplicaStore:
 
     def _drop_unneeded(self, fragment_id: str) -> None:
         here = self._here(fragment_id)
-        for path in (self._root / fragment_id / _CONTENTS).iterdir():
+        for path in self._contents(fragment_id).iterdir():
             if path.name not in here:
                 path.unlink()
 
@@ -180,13 +192,13 @@ class ReplicaStore:
         """A folder with all files of the fragment that is handed over: those received, and those kept of it here."""
         fragment_id, whole = message.assignment.fragment_id, received.path.with_name("whole")
         new = _received(fragment_id, message.files, received, self._here(fragment_id))
-        contents = self._root / fragment_id / _CONTENTS
+        contents = self._contents(fragment_id)
         _build(whole, {name: new.get(digest, contents / digest) for name, digest in message.files.items()})
         return whole
 
     def copy_to(self, fragment_id: str, folder: Path) -> None:
         """Put the state into ``folder``, in place of what is there, for somebody who runs it. SbonError if there is
-        none, OSError if it has been replaced meanwhile."""
+        none, UnavailableError if it has been replaced meanwhile or the disk is full."""
         replica = self.find(fragment_id)
         if replica is None:
             raise SbonError(f"the node has no replica of {fragment_id}")
@@ -214,7 +226,7 @@ class ReplicaStore:
         self._replicas.pop(fragment_id, None)
         self._ahead.pop(fragment_id, None)
         self._whole.pop(fragment_id, None)
-        shutil.rmtree(self._root / fragment_id, ignore_errors=True)
+        shutil.rmtree(self._folder(fragment_id), ignore_errors=True)
 
 
 def _received(
@@ -227,7 +239,7 @@ def _received(
     found = {}
     for name, digest in files.items():
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts:
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
             raise SbonError(f"a folder with the path {name!r} in it")
         if name in received.digests:
             if received.digests[name] != digest:
@@ -241,15 +253,16 @@ def _received(
 
 def _build(target: Path, sources: Mapping[str, Path]) -> None:
     """Make the new folder ``target``, durably, of ``sources`` by their paths in it."""
-    target.mkdir(parents=True)
     new = {target}
-    for name, source in sources.items():
-        path = target / name
-        if path.parent not in new:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            new |= {target / parent for parent in PurePosixPath(name).parents}
-        if _take(source, path):
-            new.add(path)
+    with on_disk(target):
+        target.mkdir(parents=True)
+        for name, source in sources.items():
+            path = target / name
+            if path.parent not in new:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                new |= {target / parent for parent in PurePosixPath(name).parents}
+            if _take(source, path):
+                new.add(path)
     sync_all(new)
 
 
@@ -268,16 +281,11 @@ class Digests:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int], str] = {}
-        self._sizes: dict[str, int] = {}
-
-    def bytes_of(self, names: Iterable[str]) -> int:
-        """Of files that were there when they were last looked at."""
-        return sum(self._sizes[name] for name in names)
 
     def of(self, folder: Path, without: Container[str] = ()) -> dict[str, str]:
         """Path within ``folder`` -> digest, of all files in it but those. FileNotFoundError if it is deleted meanwhile
         (:func:`daemon.durable.remove_at_once`): what was seen of it may be a part."""
-        found, known, sizes = dict[str, str](), dict[tuple[int, int, int], str](), dict[str, int]()
+        found, known = dict[str, str](), dict[tuple[int, int, int], str]()
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()
             if path.is_file() and name not in without:
@@ -285,9 +293,8 @@ class Digests:
                 version = (status.st_ino, status.st_mtime_ns, status.st_size)
                 digest = self._known.get(version) or known.get(version) or _digest(path)
                 found[name] = known[version] = digest
-                sizes[name] = status.st_size
         folder.stat()
-        self._known, self._sizes = known, sizes
+        self._known = known
         return found
 
 

@@ -8,6 +8,7 @@ name those who have caught up, and not to name those who are lost.
 from __future__ import annotations
 
 import logging
+from collections.abc import Container
 from pathlib import Path
 
 import trio
@@ -114,12 +115,17 @@ class Replicating:
                 with trio.move_on_after(LOOK_PERIOD_S):
                     await self._news.wait()
                 self._news = trio.Event()
+                self._forget_all_but({fragment.fragment_id for fragment in self._hosting.fragments})
                 for fragment in self._hosting.fragments:
                     if fragment.up and fragment.confirmed and fragment.fragment_id not in self._busy:
                         self._busy.add(fragment.fragment_id)
                         nursery.start_soon(self._tend, fragment)
 
     # --- as an owner
+
+    def _forget_all_but(self, here: Container[str]) -> None:
+        """Of what has gone, nothing needs to be known any more."""
+        self._stays = {fragment_id: stay for fragment_id, stay in self._stays.items() if fragment_id in here}
 
     async def _tend(self, fragment: HostedFragment) -> None:
         """One look after one fragment."""

@@ -71,16 +71,16 @@ class Reporting:
         try:
             keepers = fragments[0].record.assignment.keepers
             reported = await self._peers.ask_any(keepers, report, Reported, REPORT_TIMEOUT_S)
+            for fragment in fragments:
+                if fragment.fragment_id in reported.not_yours:
+                    self._disowned(fragment)
+            for fragment in fragments:
+                if reported.kept_by is not None:
+                    self._learn_keepers(fragment, reported.kept_by)
         except SbonError as error:
             log.debug("no report of %s: %s", query_id, error)
-            return
         finally:
             self._reporting.discard(query_id)
-        for fragment in fragments:
-            if reported.kept_by is not None:
-                self._learn_keepers(fragment, reported.kept_by)
-            if fragment.fragment_id in reported.not_yours:
-                self._disowned(fragment)
 
     def _fragment_report(self, fragment: HostedFragment) -> FragmentReport:
         status = self._supervisor.status(fragment.fragment_id) if fragment.up else None

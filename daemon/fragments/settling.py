@@ -73,7 +73,7 @@ class Settling:
         self._leasing = leasing
         self._replicas = replicas
         self.permits = Permits(peers.node_id, supervisor, root.with_name("snapshots"))
-        #: Set by whoever replicates (daemon.replicating): called when there is a new snapshot of a fragment here.
+        #: Set by daemon.fragments.replicating: called when there is a new snapshot of a fragment here.
         self.on_snapshot: Callable[[HostedFragment], None] = lambda _: None
         self._fragments: dict[str, HostedFragment] = {}
         self._preparing = preparing
@@ -230,7 +230,11 @@ class Settling:
             with suppress(SbonError):  # it may not run at all
                 await self._let_go(fragment)
             del self._fragments[fragment.fragment_id]
-            kept = await trio.to_thread.run_sync(self._store.put_aside, fragment)
+            try:
+                kept = await trio.to_thread.run_sync(self._store.put_aside, fragment)
+            except UnavailableError as unavailable:  # it does not run here anyway; the next start tries again
+                log.warning("%s is not put aside: %s", fragment.fragment_id, unavailable)
+                kept = fragment.folder
         self._events.publish("fragment-damaged", fragment=fragment.fragment_id, error=error, kept=str(kept))
 
     async def _let_go(self, fragment: HostedFragment) -> int:
@@ -263,6 +267,8 @@ class Settling:
             claim = Claim(assignment.query_id, assignment.fragment_id, assignment.generation, assignment.keepers)
             granted = (await self._peers.ask_any(assignment.keepers, claim, Claimed)).assignment
             if granted is not None:
+                if (granted.fragment_id, granted.generation) != (assignment.fragment_id, assignment.generation):
+                    raise SbonError(f"a keeper grants {assignment.fragment_id} something else than was claimed")
                 fragment.learn_producers(granted)
                 self._store.write(fragment, Phase.RUNNING, granted)
                 fragment.confirmed = True

@@ -60,7 +60,7 @@ class StateCopies:
         timeout_s: float,
     ) -> int:
         """Have ``host`` keep ``snapshot``, or a newer one, in one's turn, with all that it needs to go on from there:
-        some may :meth:`follow`. Returns the bytes sent; SbonError if it does not."""
+        some may :meth:`follow`. Returns the bytes sent; SbonError if it does not, OSError if it has gone here."""
         if self._batches.get(host, _NO_BATCH) >= snapshot.batch_id:
             return 0
         folder = Path(snapshot.folder)
@@ -71,7 +71,7 @@ class StateCopies:
         # Not known any more if it fails.
         ahead = self._ahead.pop(host, {})
         known = self._files.pop(host) | ahead
-        now, later = self._can_wait(files, known)
+        now, later = _can_wait(folder, files, known)
         message = StoreReplica(assignment, snapshot.batch_id, now, spark_version)
         sent_bytes = await parcels.send(host, message, folder, now, known, timeout_s)
         self._files[host], self._batches[host], self._later[host] = now, snapshot.batch_id, (folder, later)
@@ -103,10 +103,14 @@ class StateCopies:
         it, for it to take over, in one's turn. Returns the bytes sent; SbonError if it does not."""
         self.left = files = await trio.to_thread.run_sync(self._digests.of, folder, without)
         known = self._files.pop(host, {}) | self._ahead.pop(host, {})
-        needed, _ = self._can_wait(files, known)  # a large snapshot of the last moment is done without, for good
+        needed, _ = _can_wait(folder, files, known)  # a large snapshot of the last moment is done without, for good
         return await parcels.send(host, AcceptFragment(granted, needed), folder, needed, known, timeout_s)
 
-    def _can_wait(self, files: Mapping[str, str], known: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """What is to be sent now of ``files`` (path -> digest), and what is so large that nothing waits for it."""
-        now, later = following(files, known)
-        return (dict(files), {}) if self._digests.bytes_of(later) < LATER_BYTES else (now, later)
+
+def _can_wait(
+    folder: Path, files: Mapping[str, str], known: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What is to be sent now of ``files`` (path in ``folder`` -> digest), and what is so large that nothing waits for
+    it."""
+    now, later = following(files, known)
+    return (now, later) if sum((folder / name).stat().st_size for name in later) >= LATER_BYTES else (dict(files), {})

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from functools import cache
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from overlay.identity import NodeId
-from sbon.errors import (
-    ConfigurationError,
-    QueryError,
-    RemoteProtocolError,
-    SbonError,
-    StaleGenerationError,
-    UnavailableError,
-)
+from overlay.records import NodeRecord
+from sbon.coordinate import Coordinate, check_sample
+from sbon.errors import RemoteProtocolError, SbonError, UnavailableError
+from sbon.frames import DECODING_ERRORS, TOLD_ERRORS
+from sbon.placement.questions import KnownPath
 
 REQUEST_VERSION: Final = 2
 MAX_ERROR_LENGTH: Final = 2000
-#: What decoding raises for bytes that are not what they should be.
-DECODING_ERRORS: Final = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+#: What members say about places, in whatever message it is.
+_CHECKED: Final = (NodeRecord, Coordinate, KnownPath)
 
 R = TypeVar("R", bound=msgspec.Struct)
-
-_ERRORS: dict[str, type[SbonError]] = {
-    kind.__name__: kind for kind in (SbonError, ConfigurationError, QueryError, UnavailableError, StaleGenerationError)
-}
 
 
 class RequestEnvelope(msgspec.Struct, frozen=True, array_like=True):
@@ -64,7 +58,7 @@ _replies = msgspec.msgpack.Decoder(ReplyEnvelope)
 
 def error_kind(error: SbonError) -> str:
     """The name under which ``error`` travels: of its class, or of the nearest one that every node knows."""
-    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _ERRORS)
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in TOLD_ERRORS)
 
 
 def decode_request(data: bytes, speaker: NodeId) -> RequestEnvelope:
@@ -78,12 +72,14 @@ def decode_request(data: bytes, speaker: NodeId) -> RequestEnvelope:
     return envelope
 
 
-def decode_body(decoder: msgspec.msgpack.Decoder[Any], envelope: RequestEnvelope) -> Any:
-    """What is asked. Raises RemoteProtocolError."""
+def decode_body(decoder: msgspec.msgpack.Decoder[Any], envelope: RequestEnvelope, dimensions: int) -> Any:
+    """What is asked; the coordinates in it have so many ``dimensions``. Raises RemoteProtocolError."""
     try:
-        return decoder.decode(envelope.body)
+        message = decoder.decode(envelope.body)
     except DECODING_ERRORS as error:
         raise RemoteProtocolError(f"not a {envelope.kind}: {error}") from error
+    check_places(message, dimensions)
+    return message
 
 
 def decode_reply(data: bytes) -> ReplyEnvelope:
@@ -94,14 +90,59 @@ def decode_reply(data: bytes) -> ReplyEnvelope:
         raise RemoteProtocolError("what is no reply") from error
 
 
-def read_reply(reply: ReplyEnvelope, reply_type: type[R], peer: str) -> R:
-    """What was answered. Raises the SbonError that was, UnavailableError if it is of another type."""
+def read_reply(reply: ReplyEnvelope, reply_type: type[R], peer: str, dimensions: int) -> R:
+    """What was answered. Raises the SbonError that was, UnavailableError if it is of another type, or if there are
+    coordinates in it that cannot be."""
     if reply.error_kind:
-        raise _ERRORS.get(reply.error_kind, SbonError)(_one_line(reply.error))
+        raise TOLD_ERRORS.get(reply.error_kind, SbonError)(_one_line(reply.error))
     try:
-        return msgspec.msgpack.decode(reply.body, type=reply_type)
-    except DECODING_ERRORS as error:
+        answer = msgspec.msgpack.decode(reply.body, type=reply_type)
+        check_places(answer, dimensions)
+        return answer
+    except (RemoteProtocolError, *DECODING_ERRORS) as error:
         raise UnavailableError(f"{peer} answered what is not understood: install the same version of sbon") from error
+
+
+def check_places(message: msgspec.Struct, dimensions: int) -> None:
+    """Raise RemoteProtocolError unless all records, coordinates and paths anywhere in ``message`` can be true.
+
+    Who works with them, also much later and in tasks of its own, relies on that.
+    """
+    pending: list[Any] = [message]  # no recursion: a message may be as deep as msgspec lets it be
+    while pending:
+        part = pending.pop()
+        if isinstance(part, NodeRecord | Coordinate):
+            part.check(dimensions)
+        elif isinstance(part, KnownPath):
+            check_sample(part.rtt_ms)
+            part.place.check(dimensions)
+        elif isinstance(part, msgspec.Struct):
+            pending += [getattr(part, name) for name in _fields_with_places(type(part))]
+        elif isinstance(part, dict):
+            pending += part.values()
+        elif isinstance(part, list | tuple | set | frozenset):
+            pending += part
+
+
+@cache
+def _fields_with_places(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields in which there may be something to check: in most messages none."""
+    return tuple(name for name, annotation in get_type_hints(kind).items() if _may_hold_places(annotation))
+
+
+def _may_hold_places(annotation: Any) -> bool:
+    pending, seen = [annotation], set()
+    while pending:
+        found = pending.pop()
+        if found in _CHECKED:
+            return True
+        if found in seen:  # trees are made of themselves
+            continue
+        seen.add(found)
+        pending += get_args(found)
+        if isinstance(found, type) and issubclass(found, msgspec.Struct):
+            pending += get_type_hints(found).values()
+    return False
 
 
 def _one_line(text: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO
 
 from daemon.durable import sync_all
@@ -19,6 +19,9 @@ from sbon.errors import RemoteProtocolError, SbonError, UnavailableError
 
 CHUNK_BYTES = 1024 * 1024
 MAX_FOLDER_BYTES = 64 * 1024**3
+#: Files and folders in it. A fragment whose reader is away keeps a file for each second or so: this is a day's.
+MAX_ENTRIES = 100_000
+MAX_DEPTH = 32
 #: Files of that size are made durable one by one: the sender does not wait for all of them after the last byte.
 _LARGE_BYTES = 8 * 1024 * 1024
 
@@ -34,8 +37,8 @@ class ReceivedFolder:
 def sizes_of(folder: Path) -> dict[str, int]:
     """Path within ``folder`` -> bytes, of all files in it; folders without any are left out.
 
-    Raises SbonError if there is anything but files and folders in it: a link would not mean the same elsewhere;
-    UnavailableError if it cannot be read.
+    Raises SbonError if there is anything but files and folders in it, since a link would not mean the same elsewhere,
+    or more than anybody takes; UnavailableError if it cannot be read.
     """
     found = {}
     with _reading(folder):
@@ -46,6 +49,10 @@ def sizes_of(folder: Path) -> dict[str, int]:
                 )
             if path.is_file():
                 found[path.relative_to(folder).as_posix()] = path.stat().st_size
+    try:
+        _check_names(found)
+    except RemoteProtocolError as error:
+        raise SbonError(f"{folder} cannot be moved to another host: it is {error}") from error
     return found
 
 
@@ -88,9 +95,9 @@ class Unpacking:
 
     def __init__(self, folder: Path, sizes: Mapping[str, int]) -> None:
         """``sizes`` (path -> bytes) as the sender has announced them. Raises RemoteProtocolError for a path that leads
-        elsewhere, or for a size that no folder has."""
-        for name, size_bytes in sizes.items():
-            _check_name(name)
+        elsewhere, for too many of them, or for a size that no folder has."""
+        _check_names(sizes)
+        for size_bytes in sizes.values():
             if size_bytes < 0:
                 raise RemoteProtocolError(f"a folder with a file of {size_bytes} bytes")
         self.total_bytes = sum(sizes.values())
@@ -162,11 +169,25 @@ class Unpacking:
         return ReceivedFolder(self._folder, self._digests)
 
 
+def _check_names(names: Collection[str]) -> None:
+    folders: set[str] = set()
+    for name in names:
+        _check_name(name)
+        folder = name.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+        if len(names) + len(folders) > MAX_ENTRIES:
+            raise RemoteProtocolError(f"a folder with more than {MAX_ENTRIES} files and folders in it")
+
+
 def _check_name(name: str) -> None:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or path.as_posix() != name or not path.parts or "\0" in name:
+    parts = name.split("/")
+    if not {"", ".", ".."}.isdisjoint(parts) or "\0" in name:
         raise RemoteProtocolError(f"a folder with the path {name!r} in it")
-    if any(len(os.fsencode(part)) > 255 for part in path.parts):
+    if len(parts) > MAX_DEPTH:
+        raise RemoteProtocolError(f"a folder with a path of {len(parts)} names in it")
+    if any(len(os.fsencode(part)) > 255 for part in parts):
         raise RemoteProtocolError("a folder with a name that is too long in it")
 
 

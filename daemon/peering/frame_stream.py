@@ -29,7 +29,7 @@ class FrameStream:
     async def receive(self) -> bytes | None:
         """The next body, None at a clean end.
 
-        Raises RemoteProtocolError for a frame that is too long or that ends in the middle, and
+        Raises RemoteProtocolError for a frame that is too long (FrameTooLongError) or that ends in the middle, and
         trio.BrokenResourceError when the connection broke.
         """
         while not self._bodies:
@@ -40,8 +40,3 @@ class FrameStream:
                 return None
             self._bodies.extend(self._reader.receive(bytes(data)))
         return self._bodies.popleft()
-
-    @property
-    def unfinished(self) -> bool:
-        """True while part of a frame is here and the rest is not."""
-        return not self._bodies and self._reader.unfinished

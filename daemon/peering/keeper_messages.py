@@ -6,6 +6,7 @@ import msgspec
 
 from daemon.peering.query_messages import Assignment, KeptBy
 from daemon.peering.query_record import QueryRecord
+from daemon.peering.well_formed import FragmentId, check_counts
 from sbon.ownership.register import Ballot
 
 
@@ -14,6 +15,9 @@ class PrepareRecord(msgspec.Struct, frozen=True):
 
     query_id: str
     ballot: Ballot
+
+    def __post_init__(self) -> None:
+        _check_ballots(self.ballot)
 
 
 class PreparedRecord(msgspec.Struct, frozen=True):
@@ -24,6 +28,9 @@ class PreparedRecord(msgspec.Struct, frozen=True):
     accepted: Ballot
     record: QueryRecord | None
 
+    def __post_init__(self) -> None:
+        _check_ballots(self.promised, self.accepted)
+
 
 class AcceptRecord(msgspec.Struct, frozen=True):
     """Write this record down."""
@@ -31,12 +38,23 @@ class AcceptRecord(msgspec.Struct, frozen=True):
     ballot: Ballot
     record: QueryRecord
 
+    def __post_init__(self) -> None:
+        _check_ballots(self.ballot)
+
 
 class AcceptedRecord(msgspec.Struct, frozen=True):
     """``granted``, or else it was too late for ``promised``, or would end a lease."""
 
     granted: bool
     promised: Ballot
+
+    def __post_init__(self) -> None:
+        _check_ballots(self.promised)
+
+
+def _check_ballots(*ballots: Ballot) -> None:
+    """Whoever hears of one counts on from there."""
+    check_counts(*(count for ballot in ballots for count in (ballot.counter, ballot.step)))
 
 
 class ForgetRecord(msgspec.Struct, frozen=True):
@@ -123,7 +141,7 @@ class Replicas(msgspec.Struct, frozen=True):
 class DescribeReplica(msgspec.Struct, frozen=True):
     """What does the node have of the fragment's state?"""
 
-    fragment_id: str
+    fragment_id: FragmentId
 
 
 class ReplicaFiles(msgspec.Struct, frozen=True):
@@ -135,7 +153,7 @@ class ReplicaFiles(msgspec.Struct, frozen=True):
 class CheckReplica(msgspec.Struct, frozen=True):
     """From a keeper: is the replica that the node has of the fragment still what was stored?"""
 
-    fragment_id: str
+    fragment_id: FragmentId
 
 
 class ReplicaChecked(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from cryptography.x509.oid import NameOID
 from overlay.certificates import CLUSTER_ID_BYTES, Certificate, Refusal, RefusedError, Trust, cluster_id_of
 from overlay.identity import PUBLIC_KEY_BYTES, Identity, NodeId, is_signed, node_id_of
 from sbon.errors import RemoteProtocolError
+from sbon.frames import decode_body
 
 TlsStream = trio.SSLStream[trio.SocketStream]
 
@@ -70,7 +71,6 @@ class Caller:
 
 
 _introductions = msgspec.msgpack.Decoder(Introduction)
-_DECODING_ERRORS = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 
 
 class PeerTls:
@@ -143,10 +143,7 @@ class PeerTls:
         return Proof(node_id_of(public_key), certificate, self.trust.generation)
 
     def _check_client(self, data: bytes, own_der: bytes) -> Caller:
-        try:
-            said = _introductions.decode(data)
-        except _DECODING_ERRORS as error:
-            raise RemoteProtocolError(f"not an introduction: {error}") from error
+        said = decode_body(_introductions, data)
         if not is_signed(said.public_key, said.signature, _signed_part(said.cluster_id, own_der)):
             raise RemoteProtocolError("an introduction that its sender did not sign")
         node_id = node_id_of(said.public_key)

@@ -17,10 +17,11 @@ import trio
 
 from daemon.peering.folder_transfer import ReceivedFolder
 from daemon.peering.query_messages import Latencies, MeasureLatency
+from daemon.peering.requests import carry_out
 from overlay.events import SearchFinished
 from overlay.identity import NodeId
 from overlay.records import Address, NodeRecord
-from sbon.coordinate import Coordinate, origin
+from sbon.coordinate import MAX_RTT_MS, Coordinate, origin
 from sbon.cost_space import LOAD_SCALE_MS, LoadScaling
 from sbon.errors import SbonError, UnavailableError
 from sbon.latency_filter import PercentileFilter
@@ -30,6 +31,8 @@ from sbon.placement.questions import KnownPath
 
 M = TypeVar("M", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
+K = TypeVar("K")
+V = TypeVar("V")
 
 REQUEST_TIMEOUT_S = 10.0
 #: Of several nodes that may be asked, the first is tried again so often.
@@ -41,8 +44,12 @@ _PROBE_POLL_S = 0.05
 MAX_PATHS = 1000
 #: Connections with which a path to a node that is no neighbour is measured, one after another.
 PINGS = 5
+#: Paths that are measured so at a time, whoever asks: who asks also says where to connect to.
+MAX_PINGED = 32
 #: Nodes beyond the neighbours that are remembered: those that searches found, and those that others told of.
 MAX_MET = 1000
+#: Sets of nodes of which it is remembered who answered last.
+MAX_ANSWERED = 1000
 
 
 class Overlay(Protocol):
@@ -101,9 +108,10 @@ class Peers:
         self.overlay = overlay
         self._requests = requests
         self._shell = shell
-        self._answered_last: dict[tuple[NodeId, ...], tuple[NodeId, float]] = {}
+        self._answered_last: dict[tuple[NodeId, ...], tuple[NodeId, float]] = {}  # in the order in which they did
         self._own_handlers: dict[type[msgspec.Struct], Callable[[Any, NodeId], Awaitable[Any]]] = {}
         self._met: dict[NodeId, NodeRecord] = {}  # in the order in which they were heard of
+        self._pinging = trio.CapacityLimiter(MAX_PINGED)
         self.handle(MeasureLatency, self._measure_for)
 
     @property
@@ -117,10 +125,7 @@ class Peers:
 
     def meet(self, record: NodeRecord) -> None:
         """Remember a node, so that it can be asked though it is no neighbour."""
-        self._met.pop(record.node_id, None)
-        self._met[record.node_id] = record
-        while len(self._met) > MAX_MET:
-            del self._met[next(iter(self._met))]
+        _remember(self._met, record.node_id, record, MAX_MET)
 
     def known(self, node_id: NodeId) -> NodeRecord | None:
         """The record of this node, of a neighbour, or else of a node that was met."""
@@ -151,7 +156,8 @@ class Peers:
         if node_id != self.node_id:
             return await self._requests.request(self.record(node_id), message, reply_type, timeout_s)
         with trio.move_on_after(timeout_s):
-            reply = await self._own_handlers[type(message)](message, node_id)
+            handling = self._own_handlers[type(message)](message, node_id)
+            reply = await carry_out(type(message).__name__, handling)
             assert isinstance(reply, reply_type)
             return reply
         raise UnavailableError(
@@ -167,20 +173,22 @@ class Peers:
     ) -> R:
         """The answer of the first of several nodes that has one; for a while, whoever answered last is asked first.
 
-        Each has ``timeout_s``. Raises the UnavailableError of the last one if none answers.
+        Each has ``timeout_s``. Raises the UnavailableError of the last one if none answers, or if there are none.
         """
+        error = UnavailableError("there is nobody to ask")
+        if not node_ids:
+            raise error
         now_s = trio.current_time()
         first, until_s = self._answered_last.get(node_ids, (node_ids[0], now_s))
         if now_s >= until_s:
             first, until_s = node_ids[0], now_s + ASK_AGAIN_S
-        error = UnavailableError("there is nobody to ask")
         for node_id in sorted(node_ids, key=lambda node_id: node_id != first):
             try:
                 reply = await self.ask(node_id, message, reply_type, timeout_s)
             except UnavailableError as unavailable:
                 error = unavailable
             else:
-                self._answered_last[node_ids] = node_id, until_s
+                _remember(self._answered_last, node_ids, (node_id, until_s), MAX_ANSWERED)
                 return reply
         raise error
 
@@ -241,7 +249,10 @@ class Peers:
                 reply = await self.ask(source, message, Latencies, PROBE_PATIENCE_S + 5.0)
             except SbonError:
                 return  # predictions stand in
-            known.update({(source, target): rtt_ms for target, rtt_ms in reply.rtt_ms.items()})
+            for target in targets:
+                rtt_ms = reply.rtt_ms.get(target)
+                if rtt_ms is not None and 0.0 <= rtt_ms <= MAX_RTT_MS:  # false for NaN, too
+                    known[source, target] = rtt_ms
 
         async with trio.open_nursery() as nursery:
             for source, targets in wanted.items():
@@ -279,8 +290,9 @@ class Peers:
             return None if record is None else 0.0
         path = PercentileFilter()
         with suppress(OSError):
-            for _ in range(PINGS):
-                path.add(await self._requests.connect_ms(record))
+            async with self._pinging:
+                for _ in range(PINGS):
+                    path.add(await self._requests.connect_ms(record))
         return path.value
 
     def known_paths(self) -> tuple[KnownPath, ...]:
@@ -315,3 +327,11 @@ class Peers:
             return 0.0 if record is None else record.load
 
         return CostView(coordinate_of, measured_rtt_ms, load_of, load_scale_ms, load_scaling)
+
+
+def _remember(table: dict[K, V], key: K, value: V, limit: int) -> None:
+    """As the latest of at most ``limit``; the ones before are forgotten first."""
+    table.pop(key, None)
+    table[key] = value
+    while len(table) > limit:
+        del table[next(iter(table))]

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
+from daemon.peering.well_formed import MalformedError, check_counts, check_keepers, check_spec
 from overlay.records import NodeRecord
 from sbon.engine_messages import FlightAddress, FragmentStatus
 from sbon.errors import SbonError
@@ -39,6 +40,10 @@ class KeptBy(msgspec.Struct, frozen=True):
     keepers: tuple[str, ...]
     changes: int = 0
 
+    def __post_init__(self) -> None:
+        check_keepers(self.keepers)
+        check_counts(self.changes)
+
 
 class Assignment(msgspec.Struct, frozen=True):
     """All that a host needs to run a fragment under ``generation``.
@@ -59,6 +64,11 @@ class Assignment(msgspec.Struct, frozen=True):
     taken: Demand = Demand()
     consumer_changes: int = 0
     keeper_changes: int = 0
+
+    def __post_init__(self) -> None:
+        check_spec(self.spec)
+        check_keepers(self.keepers)
+        check_counts(self.generation, self.replica_changes, self.consumer_changes, self.keeper_changes)
 
     @property
     def fragment_id(self) -> str:
@@ -125,6 +135,9 @@ class DerivedStream(msgspec.Struct, frozen=True):
     keepers: tuple[str, ...]
     rate_bytes_per_s: float
     records: tuple[NodeRecord, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_keepers(self.keepers)
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -248,6 +261,9 @@ class Claim(msgspec.Struct, frozen=True):
     generation: int
     keepers: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        check_keepers(self.keepers)
+
 
 class Claimed(msgspec.Struct, frozen=True):
     """``assignment`` is None if the claim is refused for good: the claimant deletes what it has of the fragment."""
@@ -294,7 +310,7 @@ class Reported(msgspec.Struct, frozen=True):
     kept_by: KeptBy | None = None
 
 
-# --- fragments of one query that others read (daemon.subscribing)
+# --- fragments of one query that others read (daemon.queries.subscribing)
 
 
 class Reader(msgspec.Struct, frozen=True):
@@ -303,6 +319,9 @@ class Reader(msgspec.Struct, frozen=True):
     fragment_id: str
     query_id: str
     keepers: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_keepers(self.keepers)
 
 
 class Reused(msgspec.Struct, frozen=True):
@@ -318,6 +337,10 @@ class Reused(msgspec.Struct, frozen=True):
     location: Location
     start: Start
     keeper_changes: int = 0
+
+    def __post_init__(self) -> None:
+        check_keepers(self.keepers)
+        check_counts(self.keeper_changes)
 
     @property
     def fragment_id(self) -> str:
@@ -345,6 +368,10 @@ class NewPlan(msgspec.Struct, frozen=True):
     changes: tuple[PortChange, ...]
     fragments: tuple[str, ...]
     decided: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.fragments:
+            raise MalformedError("a new plan without fragments")
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ next one to a replica, which has all that the old owner ever let out (:mod:`sbon
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
@@ -29,6 +30,7 @@ from daemon.peering.query_messages import (
     Reused,
     may_be_taken_over,
 )
+from daemon.peering.well_formed import MalformedError, check_counts, check_keepers, check_spec
 from sbon.engine_messages import FlightAddress, cursor_name
 from sbon.errors import SbonError, StaleGenerationError
 from sbon.fragment import FragmentSpec
@@ -67,6 +69,10 @@ class FragmentRecord(msgspec.Struct, frozen=True):
     taken: Demand = Demand()
     consumer_changes: int = 0
     released: bool = False
+
+    def __post_init__(self) -> None:
+        check_spec(self.spec)
+        check_counts(self.generation, self.granted, self.taken_over, self.replica_changes, self.consumer_changes)
 
 
 class PendingMove(msgspec.Struct, frozen=True):
@@ -107,6 +113,32 @@ class QueryRecord(msgspec.Struct, frozen=True):
     keeper_changes: int = 0
     former_keepers: tuple[str, ...] = ()
     new_plan: NewPlan | None = None
+
+    def __post_init__(self) -> None:
+        """Raises MalformedError unless all that is needed of the query is in it, under its own id."""
+        check_keepers(self.keepers)
+        check_counts(self.keeper_changes)
+        if not self.fragments or self.fragments.keys() & self.reused.keys():
+            raise MalformedError(f"query {self.query_id[:100]!r} has no fragments, or others' as its own")
+        for fragment_id, fragment in self.fragments.items():
+            if (fragment.spec.fragment_id, fragment.spec.query_id) != (fragment_id, self.query_id):
+                raise MalformedError(f"{fragment_id[:100]!r} is another fragment, or of another query")
+        if any(fragment_id != reused.fragment_id for fragment_id, reused in self.reused.items()):
+            raise MalformedError(f"query {self.query_id} reads something under the name of something else")
+        if not all(math.isfinite(link.rate_bytes_per_s) for link in self.links):
+            raise MalformedError(f"query {self.query_id} has a link with a rate that is no number")
+        missing = self._mentioned() - self.fragments.keys() - self.reused.keys()
+        if missing or not self.fragments.keys() >= {reader.fragment_id for reader in self.readers.values()}:
+            raise MalformedError(f"query {self.query_id} is about fragments that it does not have")
+
+    def _mentioned(self) -> set[str]:
+        """The ends of all links, and what feeds ports, but of what is released: that may be forgotten in part."""
+        running = [fragment for fragment in self.fragments.values() if not fragment.released]
+        links = [
+            link for link in self.links if link.target not in self.fragments or not self.fragments[link.target].released
+        ]
+        ends = {end for link in links for end in (link.source, link.target)}
+        return ends.union(*(port.producers for fragment in running for port in fragment.spec.ports))
 
     def fragment(self, fragment_id: str) -> FragmentRecord:
         """Raises SbonError if it is not one of this query's."""
@@ -169,7 +201,7 @@ class QueryRecord(msgspec.Struct, frozen=True):
         fragment = self.fragment(fragment_id)
         schemas = []
         for port in fragment.spec.ports:
-            producer = self.reused.get(port.producers[0]) or self.fragments[port.producers[0]]
+            producer = self.reused.get(port.producers[0]) or self.fragment(port.producers[0])
             schema = producer.output_schema
             if schema is None:
                 raise SbonError(f"{port.producers[0]}, which feeds {fragment_id}, has not started yet: try again")
@@ -234,7 +266,7 @@ def announce(record: QueryRecord, sender: str, fragment_id: str, generation: int
     Raises SbonError, with the reason, if the move is refused.
     """
     fragment = record.fragment(fragment_id)
-    _check_owner(record, fragment, sender, generation)
+    _check_owner(fragment, sender, generation)
     check_movable(record, fragment_id, target)
     granted = fragment.granted + 1
     record = _with_fragment(record, msgspec.structs.replace(fragment, granted=granted))
@@ -330,7 +362,7 @@ def replicated(
     Raises StaleGenerationError if it is the owner no longer, or if they were changed meanwhile.
     """
     fragment = record.fragment(fragment_id)
-    _check_owner(record, fragment, sender, generation)
+    _check_owner(fragment, sender, generation)
     if fragment.replica_changes != changes:
         raise StaleGenerationError(f"the replicas of {fragment_id} were changed meanwhile")
     if fragment.replicas == replicas:
@@ -363,8 +395,10 @@ def newly_kept(node_id: str, before: QueryRecord | None, record: QueryRecord) ->
 
 
 def is_leased(record: QueryRecord, fragment: FragmentRecord) -> bool:
-    """Whether the fragment's owner has to renew a lease now."""
-    lives = record.status is not QueryStatus.DEPLOYING and not fragment.released
+    """Whether the fragment's owner has to renew a lease now. One that has not started yet has nothing to be restarted
+    from, and whoever starts it sees to it that it runs, or calls it off."""
+    has_started = fragment.output_schema is not None
+    lives = record.status is not QueryStatus.DEPLOYING and has_started and not fragment.released
     return lives and may_be_taken_over(fragment.spec, record.keepers)
 
 
@@ -385,7 +419,7 @@ def started(
 ) -> QueryRecord:
     """The fragment runs at ``flight_address``; the same record if that is known already."""
     fragment = record.fragment(fragment_id)
-    _check_owner(record, fragment, sender, generation)
+    _check_owner(fragment, sender, generation)
     known = msgspec.structs.replace(
         fragment, flight_address=flight_address, output_schema=output_schema or fragment.output_schema
     )
@@ -416,7 +450,7 @@ def moved(record: QueryRecord, report: MoveReport, at_s: float) -> QueryRecord:
 def finished(record: QueryRecord, sender: str, fragment_id: str, generation: int) -> QueryRecord:
     """The fragment has processed everything; when all sinks have, the query is finished."""
     fragment = record.fragment(fragment_id)
-    _check_owner(record, fragment, sender, generation)
+    _check_owner(fragment, sender, generation)
     if fragment.finished or record.status is not QueryStatus.RUNNING:
         return record
     record = _with_fragment(record, msgspec.structs.replace(fragment, finished=True))
@@ -480,7 +514,7 @@ def owns(record: QueryRecord, sender: str, fragment_id: str, generation: int) ->
     return (fragment.owner, fragment.generation) == (sender, generation)
 
 
-def _check_owner(record: QueryRecord, fragment: FragmentRecord, sender: str, generation: int) -> None:
+def _check_owner(fragment: FragmentRecord, sender: str, generation: int) -> None:
     if (fragment.owner, fragment.generation) != (sender, generation):
         raise StaleGenerationError(
             f"{fragment.spec.fragment_id} has generation {fragment.generation} and another owner than the sender, "

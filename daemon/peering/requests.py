@@ -17,7 +17,9 @@ import shutil
 import ssl
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +29,6 @@ import trio
 from daemon.peering.connections import NOT_TAKEN, Connection, Connections
 from daemon.peering.emulation import Emulation
 from daemon.peering.envelopes import (
-    DECODING_ERRORS,
     REQUEST_VERSION,
     FolderHeader,
     ReplyEnvelope,
@@ -46,6 +47,7 @@ from overlay.certificates import Refusal, RefusedError
 from overlay.identity import NodeId
 from overlay.records import Address, NodeRecord
 from sbon.errors import RemoteProtocolError, SbonError, UnavailableError
+from sbon.frames import DECODING_ERRORS
 
 log = logging.getLogger("sbon.requests")
 
@@ -86,14 +88,17 @@ class PeerRequests:
     """Both sides of requests for one node.
 
     Folders arrive under ``scratch``, which must be on the file system where they are to stay; what a killed daemon left
-    there is deleted at the start.
+    there is deleted at the start. Coordinates in what others say have so many ``dimensions``, or it is refused.
     """
 
-    def __init__(self, tls: PeerTls, boot_id: int, scratch: Path, emulation: Emulation | None = None) -> None:
+    def __init__(
+        self, tls: PeerTls, boot_id: int, scratch: Path, dimensions: int, emulation: Emulation | None = None
+    ) -> None:
         self._tls = tls
         self._node_id = tls.identity.node_id
         self._boot_id = boot_id
         self._scratch = scratch
+        self._dimensions = dimensions
         self._emulation = emulation
         self._handlers: dict[str, tuple[msgspec.msgpack.Decoder[Any], Handler]] = {}
         self._folder_handlers: dict[str, tuple[msgspec.msgpack.Decoder[Any], FolderHandler]] = {}
@@ -103,7 +108,8 @@ class PeerRequests:
         #: Of the connections those on which the next request is waited for, the one that waits for longest first.
         self._idle: dict[trio.CancelScope, None] = {}
         self._kept = Connections(tls)
-        #: "served", "refused", "dropped.malformed", "dropped.slow", "dropped.too_many", "dropped.stranger"
+        #: "served", "refused", "asked_again", and "dropped.": "malformed", "slow", "broken", "failed", "too_many",
+        #: "stranger"
         self.counters: Counter[str] = Counter()
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
@@ -151,7 +157,11 @@ class PeerRequests:
         Raises OSError if it cannot be reached.
         """
         began_s = trio.current_time()
-        async with await trio.open_tcp_stream(*node.address):
+        try:
+            stream = await trio.open_tcp_stream(*node.address)
+        except UnicodeError as error:  # of a host whose name none can be
+            raise OSError(str(error)) from error
+        async with stream:
             took_s = trio.current_time() - began_s
         held_s = 0.0 if self._emulation is None else 2.0 * self._emulation.one_way_s_to_address(node.address)
         return 1000.0 * (took_s + held_s)
@@ -216,7 +226,7 @@ class PeerRequests:
             raise UnavailableError(f"{peer} did not answer within {timeout_s:g} s: is it overloaded?") from None
         except RefusedError as error:
             raise UnavailableError(f"{peer} is not accepted: {error}") from error
-        except (OSError, trio.BrokenResourceError) as error:
+        except (OSError, UnicodeError, trio.BrokenResourceError) as error:  # UnicodeError: no host can be called that
             if isinstance(error.__cause__, ssl.SSLError):
                 raise UnavailableError(f"{peer} does not speak TLS as sbon does: is it a node of sbon?") from error
             reason = getattr(error, "strerror", None) or "the connection broke"
@@ -225,7 +235,7 @@ class PeerRequests:
             raise UnavailableError(f"{peer} answered with {error}: is it a node of sbon?") from error
         if reply is None:
             raise UnavailableError(f"{peer} closed the connection without an answer: try again")
-        return read_reply(reply, reply_type, peer)
+        return read_reply(reply, reply_type, peer, self._dimensions)
 
     async def _reply(
         self,
@@ -325,6 +335,9 @@ class PeerRequests:
             self.counters["dropped.slow"] += 1
         except trio.BrokenResourceError:
             self.counters["dropped.broken"] += 1
+        except Exception:  # a bug of ours, or what nobody has thought of: it costs one connection, never the daemon
+            self.counters["dropped.failed"] += 1
+            log.exception("a connection failed")
 
     async def _serve_caller(self, stream: trio.SocketStream) -> None:
         self._strangers += 1
@@ -391,24 +404,24 @@ class PeerRequests:
             raise UnavailableError("another node has that address now: see `sbon nodes`")
         if envelope.kind in self._stranger_handlers:
             decoder, stranger_handler = self._stranger_handlers[envelope.kind]
-            return await _run(envelope.kind, stranger_handler(decode_body(decoder, envelope), caller))
+            message = decode_body(decoder, envelope, self._dimensions)
+            return await carry_out(envelope.kind, stranger_handler(message, caller))
         if caller.refusal is not None:
             self.counters["dropped.stranger"] += 1
             raise UnavailableError(f"the node refuses this one: {caller.refusal.text_for_refused}")
         if envelope.kind in self._handlers:
             decoder, handler = self._handlers[envelope.kind]
-            return await _run(envelope.kind, handler(decode_body(decoder, envelope), envelope.sender))
+            message = decode_body(decoder, envelope, self._dimensions)
+            return await carry_out(envelope.kind, handler(message, envelope.sender))
         if envelope.kind in self._folder_handlers:
             decoder, folder_handler = self._folder_handlers[envelope.kind]
-            message = decode_body(decoder, envelope)
-            with tempfile.TemporaryDirectory(dir=self._scratch, ignore_cleanup_errors=True) as holder:
-                try:
-                    folder = await self._receive_folder(envelope, frames, Path(holder) / "folder")
-                except OSError as error:
-                    raise UnavailableError(
-                        f"the node cannot store the folder: {error.strerror}: see its disk"
-                    ) from error
-                return await _run(envelope.kind, folder_handler(message, envelope.sender, folder))
+            message = decode_body(decoder, envelope, self._dimensions)
+            try:
+                async with _temporary_folder(self._scratch) as holder:
+                    folder = await self._receive_folder(envelope, frames, holder / "folder")
+                    return await carry_out(envelope.kind, folder_handler(message, envelope.sender, folder))
+            except OSError as error:
+                raise UnavailableError(f"the node cannot store the folder: {error.strerror}: see its disk") from error
         raise SbonError(f"the node does not know {envelope.kind[:64]!r}: install the same version of sbon on all nodes")
 
     async def _receive_folder(self, envelope: RequestEnvelope, frames: FrameStream, folder: Path) -> ReceivedFolder:
@@ -416,7 +429,7 @@ class PeerRequests:
             header = msgspec.msgpack.decode(envelope.extensions["folder"], type=FolderHeader)
         except (KeyError, *DECODING_ERRORS) as error:
             raise RemoteProtocolError("a folder without a header") from error
-        unpacking = Unpacking(folder, header.sizes)
+        unpacking = await trio.to_thread.run_sync(Unpacking, folder, header.sizes)
         check_room("the node", self._scratch, "a folder", unpacking.total_bytes)
         try:
             await trio.to_thread.run_sync(unpacking.begin)
@@ -431,7 +444,7 @@ class PeerRequests:
             unpacking.close()
 
 
-async def _run(kind: str, handling: Awaitable[msgspec.Struct]) -> msgspec.Struct:
+async def carry_out(kind: str, handling: Awaitable[msgspec.Struct]) -> msgspec.Struct:
     """Wait for a handler. What it raises other than SbonError is a bug: told to both sides, and the daemon goes on."""
     try:
         with trio.fail_after(HANDLING_TIMEOUT_S):
@@ -440,7 +453,18 @@ async def _run(kind: str, handling: Awaitable[msgspec.Struct]) -> msgspec.Struct
         raise
     except Exception as error:
         log.exception("the request %s failed", kind)
-        raise SbonError(f"{kind} failed inside the other node: see that node's log") from error
+        raise SbonError(f"{kind} failed inside the node that was asked: see that node's log") from error
+
+
+@asynccontextmanager
+async def _temporary_folder(parent: Path) -> AsyncIterator[Path]:
+    folder = Path(tempfile.mkdtemp(dir=parent))
+    try:
+        yield folder
+    finally:
+        with trio.CancelScope(shield=True):
+            # There may be many files in it.
+            await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
 async def _send_contents(

@@ -122,9 +122,9 @@ class Failover:
         return sum(1 for answer in gathered.answers.values() if answer.missed) > len(record.keepers) // 2
 
     async def _adopts(self, record: QueryRecord, fragment_id: str) -> bool:
-        """Whether the owner, by the record, has the fragment. False as well if it does not answer."""
-        message = AdoptFragment(record.assignment(fragment_id))
+        """Whether the owner, by the record, has the fragment. False as well if it cannot be told or does not answer."""
         try:
+            message = AdoptFragment(record.assignment(fragment_id))
             return (await self._peers.ask(record.fragment(fragment_id).owner, message, Adopted, ASK_TIMEOUT_S)).here
         except SbonError as error:
             log.info("the owner of %s: %s", fragment_id, error)

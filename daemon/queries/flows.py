@@ -5,10 +5,12 @@ Estimates start a query; within seconds what its hosts report takes their place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import FragmentReport, LinkFlow, Measured, Report
+from daemon.peering.query_messages import FragmentReport, LinkFlow, Measured
 from daemon.peering.query_record import QueryRecord
 from daemon.peering.subscription_messages import Reading
 from sbon.engine_messages import PortStatus
@@ -23,14 +25,21 @@ class Flows:
         self._peers = peers
         #: By (producer, consumer).
         self._measured: dict[tuple[str, str], Measured] = {}
+        #: By (node, node), and for which query that was said last.
         self._rtt_ms: dict[tuple[str, str], float] = {}
+        self._said_for: dict[tuple[str, str], str] = {}
         #: By (producer, consumer): the node of another reader, through whom it is read.
         self._relays: dict[tuple[str, str], str] = {}
         #: What the readers of a query's fragments have said of themselves, by cursor (daemon.queries.subscribing).
         self.readings: Callable[[QueryRecord], Mapping[str, Reading]] = lambda _: {}
 
-    def note_paths(self, report: Report, sender: str) -> None:
-        self._rtt_ms.update({(sender, node_id): rtt_ms for node_id, rtt_ms in report.rtt_ms.items()})
+    def note_paths(self, record: QueryRecord, owner: str, rtt_ms: Mapping[str, float]) -> None:
+        """Round trips from the owner of a fragment to other hosts of the query, as it has measured them."""
+        hosts = set(record.placement.values())
+        for node_id, each_ms in rtt_ms.items():
+            if node_id in hosts and math.isfinite(each_ms) and each_ms >= 0.0:
+                self._rtt_ms[owner, node_id] = each_ms
+                self._said_for[owner, node_id] = record.query_id
 
     def note(self, report: FragmentReport) -> None:
         measured: dict[tuple[str, str], list[PortStatus]] = {}
@@ -46,10 +55,13 @@ class Flows:
             del self._relays[link]
         self._relays.update({(producer, report.fragment_id): node_id for producer, node_id in report.relays.items()})
 
-    def forget(self, fragment_id: str) -> None:
+    def forget_all_but(self, fragment_ids: AbstractSet[str], query_ids: AbstractSet[str]) -> None:
+        """Only these are kept here still, or read by what is."""
         for known in (self._measured, self._relays):
-            for link in [link for link in known if fragment_id in link]:
+            for link in [link for link in known if not fragment_ids >= set(link)]:
                 del known[link]
+        for path in [path for path, query_id in self._said_for.items() if query_id not in query_ids]:
+            del self._rtt_ms[path], self._said_for[path]
 
     def rate(self, producer: str, consumer: str) -> float | None:
         """Bytes/s on a link, None while it is not measured here."""

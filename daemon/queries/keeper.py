@@ -56,6 +56,8 @@ log = logging.getLogger("sbon.keeper")
 MOVE_TIMEOUT_S = 300.0
 #: Between attempts at what has to be agreed on sooner or later.
 AGAIN_S = 5.0
+#: How often what was reported of what has gone is forgotten.
+FORGET_PERIOD_S = 60.0
 #: Records of ended queries that are kept to be shown.
 MAX_ENDED = 100
 
@@ -100,9 +102,25 @@ class Keeper:
                 elif record.move is not None:
                     nursery.start_soon(self._expire, record.query_id, record.move)
             try:
-                await trio.sleep_forever()
+                while True:
+                    await trio.sleep(FORGET_PERIOD_S)
+                    self._forget_reports()
             finally:
                 self._nursery = None
+
+    def _forget_reports(self) -> None:
+        """On fragments that are not kept here any more, whoever has said so, or that a new plan has replaced."""
+        records = self._keeping.records
+        here = {
+            fragment_id
+            for record in records
+            for fragment_id, fragment in record.fragments.items()
+            if record.status.ended or not fragment.released  # what has ended is shown as it was
+        }
+        self._reports = {fragment_id: report for fragment_id, report in self._reports.items() if fragment_id in here}
+        self.flows.forget_all_but(
+            here.union(*(record.reused for record in records)), {record.query_id for record in records}
+        )
 
     # --- records
 
@@ -133,7 +151,11 @@ class Keeper:
     async def add(self, record: QueryRecord) -> None:
         """A query that is being deployed. UnavailableError if too few of its keepers answer."""
         await self._forget_oldest()
-        await self._keeping.change(record.query_id, record.keepers, lambda known: known or record)
+        try:
+            await self._keeping.change(record.query_id, record.keepers, lambda known: known or record)
+        except UnavailableError:
+            await self._keeping.forget(record)
+            raise
 
     async def started(self, query_id: str, fragment_id: str, address: FlightAddress, output_schema: str) -> None:
         """A fragment of a query that is being deployed has started at its first host."""
@@ -164,7 +186,7 @@ class Keeper:
             return
         await self._release(record)
         if record.is_over:
-            await self._forget(record)
+            await self._keeping.forget(record)
 
     # --- for a new plan of a query that runs
 
@@ -232,13 +254,7 @@ class Keeper:
     async def _forget_oldest(self) -> None:
         ended = [record for record in self._keeping.records if record.is_over]
         for record in sorted(ended, key=lambda record: record.submitted_at_s)[: max(0, len(ended) - MAX_ENDED + 1)]:
-            await self._forget(record)
-
-    async def _forget(self, record: QueryRecord) -> None:
-        await self._keeping.forget(record)
-        for fragment_id in record.fragments:
-            self._reports.pop(fragment_id, None)
-            self.flows.forget(fragment_id)
+            await self._keeping.forget(record)
 
     # --- ownership
 
@@ -271,12 +287,12 @@ class Keeper:
 
     async def _report(self, message: Report, sender: str) -> Reported:
         not_yours = []
-        self.flows.note_paths(message, sender)
         for report in message.fragments:
             record = self._keeping.find(message.query_id)
             if record is None or not query_record.owns(record, sender, report.fragment_id, report.generation):
                 not_yours.append(report.fragment_id)
             else:
+                self.flows.note_paths(record, sender, message.rtt_ms)
                 await self._take_report(record, sender, report)
         known = self._keeping.last_known(message.query_id)
         return Reported(tuple(not_yours), None if known is None else known.kept_by)

@@ -9,15 +9,15 @@ import logging
 import random
 import re
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import msgspec
 import trio
 
-from daemon.durable import remove_durably, write_durably
+from daemon.durable import on_disk, remove_durably, write_durably
 from daemon.peering import query_record
 from daemon.peering.keeper_messages import (
     AcceptedRecord,
@@ -45,6 +45,9 @@ Change = Callable[[QueryRecord | None], QueryRecord | None]
 
 #: Records that a node keeps at most, its own and those of others.
 MAX_RECORDS = 2000
+#: A query that this node has been asked to keep, and then has never got the record of, is forgotten after so long. Two
+#: rounds about it that both began before that would have to be under way still for the promise to mean anything.
+PROMISES_LAST_S = 3600.0
 ROUND_TIMEOUT_S = 3.0
 ATTEMPTS = 5
 #: Keepers that propose at once get in each other's way; the next attempt comes after a random part of this.
@@ -65,7 +68,10 @@ class RecordKeeping:
         self._monotonic_s = monotonic_s
         self._leases = LeaseTable(lease_s, monotonic_s())
         self._shares: dict[str, Share[QueryRecord]] = {}
-        self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
+        #: When each was last asked to take part in a round.
+        self._asked_s: dict[str, float] = {}
+        #: Of queries that are being changed now: anybody may ask about any.
+        self._turns: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._highest = 0
         self._nursery: trio.Nursery | None = None
         root.mkdir(parents=True, exist_ok=True)
@@ -124,7 +130,7 @@ class RecordKeeping:
         Raises the SbonError that ``change`` raised about what was agreed on before, and UnavailableError if there is no
         majority; then the change may still come into force.
         """
-        async with self._turns[query_id]:
+        async with self._turns.setdefault(query_id, trio.Lock()):
             for attempt in range(ATTEMPTS):
                 if attempt:
                     await trio.sleep(random.uniform(0.0, PAUSE_S))
@@ -178,7 +184,8 @@ class RecordKeeping:
             news = trio.Event()
 
     async def forget(self, record: QueryRecord) -> None:
-        """The query has ended, and nobody asks for it any more. Keepers that do not hear of it forget it later."""
+        """The query has ended, and nobody asks for it any more, or it never began: no majority of those who were to
+        keep it has answered. Keepers that do not hear of it forget it later."""
         await self._peers.gather(ForgetRecord(record.query_id), Done, (*record.keepers, *record.former_keepers))
 
     # --- answering
@@ -220,15 +227,31 @@ class RecordKeeping:
         return True
 
     async def _forget_for(self, message: ForgetRecord, sender: str) -> Done:
-        record = self.last_known(message.query_id)
-        if record is None:
+        share = self._shares.get(message.query_id)
+        if share is None:
             return Done()
-        has_left = self._peers.node_id not in record.keepers
-        if has_left or (sender in record.keepers and record.is_over):
-            remove_durably(self._path(message.query_id))
-            del self._shares[message.query_id]
-            self._turns.pop(message.query_id, None)
+        record = share.register.value
+        if record is None:
+            # Only who submits a query proposes it before it has a record. What he may still be asking for in his old
+            # rounds is always the same.
+            is_due = share.register.promised.proposer == sender
+        else:
+            is_due = self._peers.node_id not in record.keepers or (sender in record.keepers and record.is_over)
+        if is_due:
+            self._drop(message.query_id)
         return Done()
+
+    def _forget_promises(self) -> None:
+        """Of queries that never began, as far as known here: who submitted one may have died at that."""
+        long_ago_s = self._monotonic_s() - PROMISES_LAST_S
+        promised = [query_id for query_id, share in self._shares.items() if share.register.value is None]
+        for query_id in promised:
+            if self._asked_s[query_id] <= long_ago_s:
+                self._drop(query_id)
+
+    def _drop(self, query_id: str) -> None:
+        remove_durably(self._path(query_id))
+        del self._shares[query_id], self._asked_s[query_id]
 
     # --- on disk
 
@@ -238,9 +261,11 @@ class RecordKeeping:
         if share is None:
             if not _SAFE_ID.fullmatch(query_id):
                 raise SbonError(f"{query_id[:100]!r} is not the id of a query")
+            self._forget_promises()
             if len(self._shares) >= MAX_RECORDS:
                 raise SbonError(f"the node keeps {MAX_RECORDS} queries already")
             share = self._shares[query_id] = self._new_share(query_id, Register())
+        self._asked_s[query_id] = self._monotonic_s()
         return share
 
     def _new_share(self, query_id: str, register: Register[QueryRecord]) -> Share[QueryRecord]:
@@ -252,10 +277,12 @@ class RecordKeeping:
 
     def _load(self, path: Path) -> None:
         try:
-            register = msgspec.msgpack.decode(path.read_bytes(), type=Register[QueryRecord])
+            with on_disk(path):
+                register = msgspec.msgpack.decode(path.read_bytes(), type=Register[QueryRecord])
         except msgspec.MsgspecError as error:
             raise SbonError(f"{path} cannot be read ({error}): move it away to start without that query") from error
         self._shares[path.stem] = self._new_share(path.stem, register)
+        self._asked_s[path.stem] = self._monotonic_s()
 
     def _path(self, query_id: str) -> Path:
         return self._root / f"{query_id}{_SUFFIX}"

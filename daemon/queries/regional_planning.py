@@ -9,7 +9,8 @@ the way down the cluster plans without it. Planning starts nothing, so nothing i
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -20,7 +21,7 @@ from overlay.records import NodeRecord
 from overlay.region_messages import Roster
 from overlay.regions import Regions
 from sbon.cost_space import load_ms
-from sbon.errors import UnavailableError
+from sbon.errors import RemoteProtocolError, UnavailableError
 from sbon.planning.part import Part, PlacedTree, Spot
 
 log = logging.getLogger("sbon.regions")
@@ -84,6 +85,8 @@ class RegionalPlanning:
     # --- upwards
 
     async def _plan_from_top(self, message: PlanFromTop, _sender: NodeId) -> PartPlanned:
+        with _told():
+            message.part.check(self._dimensions)
         regions = self._regions
         if message.steps > MAX_STEPS:
             raise UnavailableError("the hierarchy of clusters is being rearranged: try again in some seconds")
@@ -115,7 +118,7 @@ class RegionalPlanning:
             self._peers.meet(leader)
             onwards = PlanFromTop(message.part, level if number else 0, message.steps + 1)
             try:
-                return await self._peers.ask(leader.node_id, onwards, PartPlanned, STEP_TIMEOUT_S)
+                return await self._planned_by(leader.node_id, onwards)
             except UnavailableError as unavailable:
                 log.info("%s does not plan: %s", leader.name, unavailable)
                 error = unavailable
@@ -124,6 +127,8 @@ class RegionalPlanning:
     # --- downwards
 
     async def _plan_part(self, message: PlanPart, _sender: NodeId) -> PartPlanned:
+        with _told():
+            message.part.check(self._dimensions)
         if not 1 <= message.level <= self._regions.led:
             raise UnavailableError("this node leads no such cluster any more: try again in some seconds")
         return await self._decide(message.part, message.level)
@@ -164,11 +169,31 @@ class RegionalPlanning:
                 tree, cost = end.value
                 return PartPlanned(tree, cost, (*dict.fromkeys(deciders), self._peers.overlay.record.name))
             try:
-                planned = await self._peers.ask(node_id, PlanPart(asked, level - 1), PartPlanned, STEP_TIMEOUT_S)
+                planned = await self._planned_by(node_id, PlanPart(asked, level - 1))
             except UnavailableError as error:
                 raise _LostError(node_id, error) from error
             deciders += planned.decided_by
             answer = planned.tree
+
+    async def _planned_by(self, node_id: NodeId, message: PlanFromTop | PlanPart) -> PartPlanned:
+        """Its answer. Raises UnavailableError if there is none, or none that can be."""
+        planned = await self._peers.ask(node_id, message, PartPlanned, STEP_TIMEOUT_S)
+        with _told():
+            message.part.check_answer(planned.tree, self._dimensions)
+        return planned
+
+    @property
+    def _dimensions(self) -> int:
+        return self._peers.overlay.coordinate.dimensions
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What is wrong with what came from others is told like what they cannot do: they are planned without."""
+    try:
+        yield
+    except RemoteProtocolError as error:
+        raise UnavailableError(f"what came cannot be planned with: {error}") from error
 
 
 class _LostError(Exception):

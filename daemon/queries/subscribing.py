@@ -39,7 +39,7 @@ from daemon.queries import sharing
 from daemon.queries.keeper import Keeper
 from daemon.queries.record_keeping import RecordKeeping
 from daemon.queries.relaying import Relaying
-from sbon.engine_messages import SetReaders
+from sbon.engine_messages import SetReaders, cursor_name
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 
 log = logging.getLogger("sbon.subscribing")
@@ -299,7 +299,7 @@ class Subscriptions:
 def all_cursors(record: QueryRecord, fragment_id: str) -> tuple[str, ...]:
     """Those with which a fragment of another query was ever read by this one."""
     return tuple(
-        f"{consumer}:{port.name}"
+        cursor_name(consumer, port.name)
         for consumer, fragment in record.fragments.items()
         for port in fragment.spec.ports
         if fragment_id in port.producers
@@ -321,8 +321,7 @@ class ConsumerSetting:
         fragment = self._hosting.find(new.fragment_id)
         if fragment is None or fragment.generation != new.generation:
             raise StaleGenerationError(f"{new.fragment_id} is not here with generation {new.generation}")
-        if sender not in fragment.record.assignment.keepers:
-            raise SbonError(f"only a keeper of query {new.query_id} may do that")
+        fragment.record.assignment.check_keeper(sender)
         async with fragment.lock:
             if not fragment.up or fragment.record.phase is not Phase.RUNNING:
                 raise UnavailableError(f"{new.fragment_id} is starting or moving: try again in some seconds")

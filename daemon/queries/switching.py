@@ -8,8 +8,8 @@ two plans goes on, because each step is one change of the record that its keeper
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -18,6 +18,7 @@ from daemon.peering.query_record import FragmentRecord, QueryRecord, counted, wi
 from sbon.engine_messages import FragmentState, cursor_name
 from sbon.errors import SbonError
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec, Switch
+from sbon.frames import DECODING_ERRORS
 from sbon.network_usage import Link
 from sbon.placement.capacity import Demand
 from sbon.placement.choice import OperatorChoice
@@ -69,10 +70,12 @@ def new_plan(record: QueryRecord, plan: QueryPlan) -> NewPlan:
 
 
 def same_sinks(record: QueryRecord, plan: QueryPlan) -> dict[str, FragmentSpec]:
-    """Those of ``plan`` by the id of the one that runs."""
+    """Those of ``plan`` by the id of the one that runs. Raises SbonError if one that runs is not among them."""
     new = {spec.sink.name: spec for spec in plan.fragments if spec.sink is not None}
-    running = (each.spec for each in record.fragments.values())
-    return {spec.fragment_id: new[spec.sink.name] for spec in running if spec.sink is not None}
+    running = {each.spec.fragment_id: each.spec.sink.name for each in record.fragments.values() if each.spec.sink}
+    if not new.keys() >= set(running.values()):
+        raise SbonError(f"what query {record.query_id} writes to is not what its text says")
+    return {fragment_id: new[name] for fragment_id, name in running.items()}
 
 
 def begin(
@@ -91,9 +94,11 @@ def begin(
     if not own <= record.readers.keys():
         raise SbonError("it took too long: a subscription has run out")
     # What was released before is forgotten now: whoever still has it is told that there is no such fragment.
-    running = {fragment_id: each for fragment_id, each in record.fragments.items() if not each.released}
+    record = _without_released(record)
+    sinks = {fragment_id: record.fragment(fragment_id) for fragment_id in same_sinks(record, plan)}
+    others = {fragment_id: each for fragment_id, each in record.fragments.items() if fragment_id not in sinks}
+    running = {fragment_id: each for fragment_id, each in others.items() if not each.released}
     still_read = {fragment_id: each for fragment_id, each in record.reused.items() if record.cursors(fragment_id)}
-    sinks = {fragment_id: running.pop(fragment_id) for fragment_id in same_sinks(record, plan)}
     new = {
         spec.fragment_id: FragmentRecord(spec, hosts[spec.fragment_id], taken=taken.get(spec.fragment_id, Demand()))
         for spec in inner
@@ -205,9 +210,25 @@ def _without_released(record: QueryRecord) -> QueryRecord:
     )
 
 
-def _rows(output_schema: str | None) -> object:
-    """Names and types of an output's columns, in order; None while they are not known."""
+class _Column(msgspec.Struct, frozen=True):
+    name: str
+    type: Any
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    fields: tuple[_Column, ...] = ()
+
+
+class _Output(msgspec.Struct, frozen=True):
+    schema: _Schema = _Schema()
+
+
+def _rows(output_schema: str | None) -> tuple[_Column, ...] | None:
+    """Names and types of an output's columns, in order; None while they are not known. Raises SbonError for what is no
+    schema: it is the word of a host."""
     if output_schema is None:
         return None
-    fields = json.loads(output_schema).get("schema", {}).get("fields", ())
-    return [(field["name"], field["type"]) for field in fields]
+    try:
+        return msgspec.json.decode(output_schema, type=_Output).schema.fields
+    except DECODING_ERRORS as error:
+        raise SbonError(f"a fragment does not say which columns it puts out: {error}") from error

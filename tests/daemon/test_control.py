@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 import socket
 import stat
@@ -37,7 +38,8 @@ from daemon.control.server import Control, open_socket
 from daemon.events import Events
 from daemon.peering.frame_stream import FrameStream
 from sbon.errors import QueryError, SbonError, UnavailableError
-from tests.daemon.real_daemons import until
+from sbon.frames import MAX_FRAME_BYTES, FrameReader
+from tests.daemon.real_daemons import PATIENCE_S, until
 
 
 async def answer_cancel(request: Cancel) -> Done:
@@ -191,6 +193,80 @@ async def test_events_are_followed_until_the_client_goes(path: Path) -> None:
             events.publish("after")
             assert (await anext(told)).kind == "after"
         await until(lambda: control.counters["served"] == 1)
+
+
+async def test_a_follower_that_does_not_read_is_disconnected(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing comes after what is half written."""
+    monkeypatch.setattr(control_module, "SEND_TIMEOUT_S", 0.05)
+
+    async def endless(request: Watch) -> AsyncIterator[Event]:
+        for number in itertools.count():
+            yield Event(number, 0.0, "a", "x" * 100_000)
+
+    async with serving(path) as control, await trio.open_unix_socket(bytes(path)) as stream:
+        control.stream(Watch, endless)
+        await FrameStream(stream).send(call({"type": "events", "follow": True}))
+        await until(lambda: control.counters["dropped.slow"] == 1)
+        told = b""
+        while data := await stream.receive_some():
+            told += data
+        reader = FrameReader()
+        assert all(not msgspec.msgpack.decode(body, type=Answer).last for body in reader.receive(told))
+        assert reader.unfinished
+    assert control.counters["served"] == 0
+    assert not caplog.records
+
+
+async def test_a_follower_that_asks_for_more_is_disconnected(path: Path) -> None:
+    events = Events("a")
+    async with serving(path) as control, await trio.open_unix_socket(bytes(path)) as stream:
+        control.stream(Watch, lambda request: events.follow(from_start=True, forever=request.follow))
+        frames = FrameStream(stream)
+        await frames.send(call({"type": "events", "follow": True}))
+        events.publish("one")
+        assert not (await raw_answer(frames)).last
+        await frames.send(call({"type": "cancel", "query": "q1"}))
+        with trio.fail_after(PATIENCE_S):
+            assert await frames.receive() is None
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"), [(QueryError("see there"), "QueryError"), (KeyError("a bug"), "InternalError")]
+)
+async def test_a_stream_that_fails_is_told_as_a_request_is(path: Path, failure: Exception, kind: str) -> None:
+    async def failing(request: Watch) -> AsyncIterator[Event]:
+        yield Event(0, 0.0, "a", "first")
+        raise failure
+
+    async with serving(path) as control, await trio.open_unix_socket(bytes(path)) as stream:
+        control.stream(Watch, failing)
+        frames = FrameStream(stream)
+        await frames.send(call({"type": "events"}))
+        assert [(await raw_answer(frames)).error_kind for _ in range(2)] == [None, kind]
+
+
+async def test_an_answer_that_is_too_long_does_not_stop_the_daemon(path: Path) -> None:
+    async def answer(request: Cancel) -> Done:
+        return Done("x" * MAX_FRAME_BYTES if request.query == "all" else "")
+
+    async with serving(path) as control:
+        control.handle(Cancel, answer)
+        async with ControlClient.open(path) as client:
+            with pytest.raises(UnavailableError, match="ended meanwhile"):
+                await client.request(Cancel("all"))
+        async with ControlClient.open(path) as client:
+            assert await client.request(Cancel("q1")) == Done("")
+    assert control.counters["dropped.failed"] == 1
+
+
+async def test_a_frame_that_ends_too_early_is_not_counted_as_too_long(path: Path) -> None:
+    async with serving(path) as control, await trio.open_unix_socket(bytes(path)) as stream:
+        await stream.send_all(b"\0\0\0")
+        await stream.send_eof()
+        await until(lambda: control.counters["dropped.malformed"] == 1)
+    assert control.counters["dropped.too_long"] == 0
 
 
 async def test_events_without_follow_end(path: Path) -> None:

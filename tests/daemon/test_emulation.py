@@ -65,13 +65,13 @@ async def test_a_request_and_its_reply_are_each_held_back(tmp_path: Path) -> Non
         unused.bind(("127.0.0.1", 0))
         client_record = record(CLIENT_ID, unused.getsockname())
         server = PeerRequests(
-            open_tls(SERVER), 1, tmp_path / "s", Emulation({CLIENT_ID: 100.0}, lambda: [client_record])
+            open_tls(SERVER), 1, tmp_path / "s", 2, Emulation({CLIENT_ID: 100.0}, lambda: [client_record])
         )
         server.handle(Question, echo)
         async with serving(server) as address:
             server_record = record(SERVER_ID, address)
             emulation = Emulation({SERVER_ID: 100.0}, lambda: [server_record])
-            client = PeerRequests(open_tls(CLIENT), 1, tmp_path / "c", emulation)
+            client = PeerRequests(open_tls(CLIENT), 1, tmp_path / "c", 2, emulation)
             start = trio.current_time()
             await client.request(server_record, Question("hello"), Answer)
             assert trio.current_time() - start >= 0.1

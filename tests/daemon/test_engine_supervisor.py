@@ -120,6 +120,17 @@ async def test_an_engine_that_dies_at_start_says_why_in_one_line(tmp_path: Path)
         await supervisor.prepare()
 
 
+async def test_an_engine_is_started_once_there_is_room_for_its_files(tmp_path: Path) -> None:
+    scratch = tmp_path / "engine-scratch"
+    scratch.touch()  # no folder can be made there
+    async with supervised(tmp_path) as (supervisor, _):
+        for _again in range(2):
+            with pytest.raises(UnavailableError, match=r"no engine can be started now .*engine-scratch"):
+                await supervisor.prepare()
+        scratch.unlink()
+        await supervisor.prepare()
+
+
 async def test_an_engine_without_memory_says_so_whatever_else_it_says(tmp_path: Path) -> None:
     words = "print('Terminating due to java.lang.OutOfMemoryError: Java heap space'); print('Traceback\\n' * 2000)"
     exhausted = (sys.executable, "-c", f"{words}; raise SystemExit('Connection refused')")

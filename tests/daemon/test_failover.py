@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from daemon.config import FailoverConfig
 from daemon.control.messages import Cancel, OperatorInfo
+from daemon.events import Events
 from daemon.fragments import replicating
 from daemon.fragments.migration import _Move
 from daemon.fragments.preparing import Preparing
@@ -20,7 +22,11 @@ from daemon.peering import parcels
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.query_messages import PrepareEngine
 from daemon.peering.requests import Done
-from sbon.errors import UnavailableError
+from daemon.queries.failover import LOOK_PERIOD_S, Failover
+from daemon.queries.record_keeping import RecordKeeping
+from sbon.errors import SbonError, UnavailableError
+from tests.daemon import test_switching
+from tests.daemon.fake_network import FakeNetwork
 from tests.daemon.test_queries import Cluster, eventually, running_cluster
 
 FAILOVER = FailoverConfig(replicas=1, lease_s=3.0)
@@ -340,3 +346,27 @@ async def test_a_fragment_goes_on_while_its_replica_is_on_the_way_to_where_it_mo
         monkeypatch.setattr(_Move, "_copy_ahead", then_a_replica_is_sent)
         assert "moved from hub to sink" in await cluster.migrate(fragment_id, "sink")
         assert up == [True]
+
+
+async def test_the_fragments_of_a_new_plan_are_not_missed_before_they_have_started(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its engines may be cold, and what reads the others cannot even be told yet what they put out."""
+    network, record = FakeNetwork(), test_switching.begun()
+    assert record.new_plan is not None
+    peers = {keeper: network.add(keeper) for keeper in record.keepers}
+    keeping = {keeper: RecordKeeping(each, tmp_path / keeper, 3.0, trio.current_time) for keeper, each in peers.items()}
+    first = record.keeper
+    failover = Failover(peers[first], keeping[first], Events(first, lambda: 0.0))
+    new = record.new_plan.fragments[-1]
+    with pytest.raises(SbonError, match="has not started yet"):
+        record.assignment(new)
+    async with trio.open_nursery() as nursery:
+        for each in keeping.values():
+            await nursery.start(each.run)
+        await keeping[first].change(record.query_id, record.keepers, lambda _: record)
+        nursery.start_soon(failover.run)
+        await trio.sleep(4.0 + LOOK_PERIOD_S)
+        assert {fragment for _, fragment in keeping[first].overdue()} == test_switching.OLD
+        await failover._rescue(record, new)  # it does no harm either
+        nursery.cancel_scope.cancel()

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.peering.folder_transfer import CHUNK_BYTES, ReceivedFolder, Unpacking, chunks_of, new_digest, sizes_of
+from daemon.peering import folder_transfer
+from daemon.peering.folder_transfer import (
+    CHUNK_BYTES,
+    MAX_DEPTH,
+    ReceivedFolder,
+    Unpacking,
+    chunks_of,
+    new_digest,
+    sizes_of,
+)
 from sbon.errors import RemoteProtocolError, SbonError
 
 
@@ -57,6 +66,21 @@ def test_paths_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> Non
     with pytest.raises(RemoteProtocolError):
         unpack(tmp_path / "folder", {"first": 1, name: 1}, b"xy")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("names", [["/".join("a" * (MAX_DEPTH + 1))], ["a/b/c", "d"], ["a", "b", "c", "d", "e"]])
+def test_what_is_too_deep_or_too_much_is_neither_taken_nor_sent(
+    tmp_path: Path, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_transfer, "MAX_ENTRIES", MAX_DEPTH + 2 if len(names) == 1 else 3)
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(SbonError, match="cannot be moved to another host: it is a folder with"):
+        sizes_of(tmp_path)
+    with pytest.raises(RemoteProtocolError):
+        Unpacking(tmp_path / "folder", dict.fromkeys(names, 1))
+    Unpacking(tmp_path / "folder", {"a/b": 1, "a/c": 1})
 
 
 @pytest.mark.parametrize("sizes", [{"a": 1, "a/b": 1}, {"a/b": 1, "a": 1}, {"a": 0, "a/b/c": 0}])

@@ -8,8 +8,9 @@ import pytest
 from daemon.fragments.hosted_fragment import RECORD_FILE, FragmentStore, HostedFragment, HostingRecord, Phase
 from daemon.peering.query_messages import Assignment, Location
 from sbon.engine_messages import FlightAddress
-from sbon.errors import SbonError
+from sbon.errors import SbonError, UnavailableError
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
+from tests.daemon.full_disk import full_disk
 
 SPEC = FragmentSpec("q1-union1", "q1", FragmentKind.UNION, "SELECT * FROM in0", (PortSpec("in0", ("q1-source1",)),))
 
@@ -50,6 +51,35 @@ def test_folders_without_a_record_were_never_accepted_and_are_deleted(tmp_path: 
             (tmp_path / "fragments" / name / RECORD_FILE).write_bytes(content)
     assert list(store.load()) == []
     assert list((tmp_path / "fragments").iterdir()) == []
+
+
+def test_what_cannot_be_read_now_is_not_deleted(tmp_path: Path) -> None:
+    store = FragmentStore(tmp_path / "fragments", "me")
+    folder = store.create(assigned()).folder
+    (folder / "state").write_text("42")
+    (folder / RECORD_FILE).unlink()
+    (folder / RECORD_FILE).mkdir()  # as good as any other reason
+    with pytest.raises(UnavailableError, match="see its disk"):
+        list(store.load())
+    assert (folder / "state").read_text() == "42"
+
+
+def test_what_a_full_disk_refuses_leaves_the_fragment_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FragmentStore(tmp_path / "fragments", "me")
+    fragment = store.create(assigned())
+    with full_disk(monkeypatch):
+        with pytest.raises(UnavailableError):
+            store.write(fragment, Phase.RUNNING)
+        with pytest.raises(UnavailableError):
+            store.create(msgspec.structs.replace(assigned(), spec=msgspec.structs.replace(SPEC, fragment_id="q1-b")))
+    assert fragment.record.phase is Phase.ACCEPTED
+    (tmp_path / "damaged").touch()  # no folder can be made there
+    with pytest.raises(UnavailableError, match="see its disk"):
+        store.put_aside(fragment)
+    (found, *_) = store.load()
+    assert found.record == fragment.record
 
 
 @pytest.mark.parametrize("name", ["../other", "", "a/b", ".hidden", "a" * 101, "q1-union1\n"])

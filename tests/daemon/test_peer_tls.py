@@ -26,7 +26,7 @@ OTHER_AUTHORITY = Identity.from_private_bytes(b"o" * 32)
 
 
 def make(folder: Path, number: int, trust: Trust) -> PeerRequests:
-    made = PeerRequests(PeerTls(identity(number), trust, lambda: 0.0), 1, folder / str(number))
+    made = PeerRequests(PeerTls(identity(number), trust, lambda: 0.0), 1, folder / str(number), 2)
     made.handle(Question, echo)
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,14 +12,17 @@ import msgspec
 import pytest
 import trio
 
+from daemon.peering import peers as peers_module
 from daemon.peering.emulation import Emulation
 from daemon.peering.peer_tls import PeerTls
-from daemon.peering.peers import MAX_MET, Peers
+from daemon.peering.peers import MAX_MET, MAX_PINGED, Peers
+from daemon.peering.query_messages import Latencies, MeasureLatency
 from daemon.peering.requests import PeerRequests
 from overlay.certificates import Trust
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
-from sbon.errors import UnavailableError
+from sbon.errors import SbonError, UnavailableError
+from tests.daemon.fake_network import FakeNetwork
 from tests.overlay.session_nodes import identity
 
 ASKER, CANDIDATE, END = identity(1), identity(2), identity(3)
@@ -68,7 +72,7 @@ async def nodes(tmp_path: Path, known_ms: float | None = None) -> AsyncIterator[
         for who, port, some in zip((ASKER, CANDIDATE, END), ports, listeners, strict=True):
             emulation = Emulation({f"127.0.0.1:{ports[2]}": RTT_MS}, list)
             tls = PeerTls(who, Trust(is_open=True), lambda: 0.0)
-            requests = PeerRequests(tls, 1, tmp_path / str(port), emulation)
+            requests = PeerRequests(tls, 1, tmp_path / str(port), 2, emulation)
             measured_ms = {} if known_ms is None or who is not CANDIDATE else {END.node_id: known_ms}
             started.append(Peers(FakeOverlay(record(who, port), measured_ms), requests, FakeShell()))
             await nursery.start(requests.serve, some)
@@ -113,3 +117,72 @@ async def test_nodes_that_were_met_have_places_and_are_forgotten_in_time(tmp_pat
         assert asker.known(END.node_id) is None
         with pytest.raises(UnavailableError, match="not in the overlay"):
             asker.record(END.node_id)
+
+
+async def test_round_trips_that_cannot_be_or_were_not_asked_for_are_not_taken() -> None:
+    network = FakeNetwork()
+    asker, liar = network.add("asker"), network.add("liar")
+    told = {"a": math.nan, "b": math.inf, "c": -1.0, "d": 5.0, "e": 0.0, "not asked for": 5.0}
+
+    async def answer(message: MeasureLatency, sender: str) -> Latencies:
+        return Latencies(told)
+
+    liar.handle(MeasureLatency, answer)
+    pairs = [("liar", target) for target in "abcde"]
+    assert await asker.measure(pairs) == {("liar", "d"): 5.0, ("liar", "e"): 0.0}
+
+
+async def test_paths_are_measured_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """However many there are, and whoever asks: the addresses are what others say."""
+    network = FakeNetwork()
+    peers = network.add("asked")
+    connecting, most = 0, 0
+
+    async def connect_ms(node: NodeRecord) -> float:
+        nonlocal connecting, most
+        connecting += 1
+        most = max(most, connecting)
+        await trio.sleep(0.001)
+        connecting -= 1
+        return 1.0
+
+    monkeypatch.setattr(network.nodes["asked"], "connect_ms", connect_ms, raising=False)
+    ids = tuple(f"{number:064x}" for number in range(200))
+    message = MeasureLatency(ids, tuple(msgspec.structs.replace(record(END), node_id=each) for each in ids), True)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(peers.ask, "asked", message, Latencies)
+    assert most == MAX_PINGED
+
+
+# --- asking
+
+
+async def test_who_asks_nobody_is_told() -> None:
+    peers = FakeNetwork().add("asker")
+    with pytest.raises(UnavailableError, match="nobody to ask"):
+        await peers.ask_any((), MeasureLatency(()), Latencies)
+
+
+async def test_a_bug_in_a_handler_is_told_to_oneself_as_to_others() -> None:
+    peers = FakeNetwork().add("asker")
+
+    async def broken(message: MeasureLatency, sender: str) -> Latencies:
+        raise OSError("a disk is full")
+
+    peers.handle(MeasureLatency, broken)
+    with pytest.raises(SbonError, match="see that node's log"):
+        await peers.ask("asker", MeasureLatency(()), Latencies)
+    assert (await peers.gather(MeasureLatency(()), Latencies, ["asker"])).silent == ("asker",)
+
+
+async def test_who_answered_last_is_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "MAX_ANSWERED", 3)
+    network = FakeNetwork()
+    peers = network.add("asker")
+    for number in range(10):
+        network.add(f"n{number}")
+        await peers.ask_any((f"n{number}",), MeasureLatency(()), Latencies)
+    assert list(peers._answered_last) == [("n7",), ("n8",), ("n9",)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -120,6 +122,67 @@ def test_moves_are_remembered_once() -> None:
 def test_a_record_survives_the_disk() -> None:
     record = query_record.announce(running(), "a", UNION, 1, "b")
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=QueryRecord) == record
+
+
+def test_what_has_not_started_is_not_taken_over() -> None:
+    """A new plan is begun beside a query that runs, and its engines may be cold."""
+    record = msgspec.structs.replace(running(), keepers=HOSTS)
+    fragment = record.fragment(UNION)
+    assert query_record.is_leased(record, fragment)
+    assert not query_record.is_leased(record, msgspec.structs.replace(fragment, output_schema=None))
+
+
+def _fragment(raw: Any) -> Any:
+    return raw["fragments"][UNION]
+
+
+MALFORMED: dict[str, Callable[[Any], object]] = {
+    "no keepers": lambda raw: raw.update(keepers=[]),
+    "too many keepers": lambda raw: raw.update(keepers=[str(number) for number in range(17)]),
+    "no fragments": lambda raw: raw.update(fragments={}, links=[]),
+    "another name": lambda raw: raw["fragments"].update(other=raw["fragments"].pop(UNION)),
+    "another query": lambda raw: raw.update(query_id="q2"),
+    "a path": lambda raw: raw["fragments"].update({"../x": _fragment(raw) | {"spec": _spec("../x")}}),
+    "nothing to read": lambda raw: _fragment(raw)["spec"]["ports"][0].update(producers=[]),
+    "a producer that is nowhere": lambda raw: _fragment(raw)["spec"]["ports"][0].update(producers=["q1-join9"]),
+    "a sink that reads nothing": lambda raw: raw["fragments"][SINK]["spec"].update(ports=[]),
+    "a link from nowhere": lambda raw: raw["links"][0].update(source="q1-join9"),
+    "a link to nowhere": lambda raw: raw["links"][0].update(target="q1-join9"),
+    "a rate that is none": lambda raw: raw["links"][0].update(rate_bytes_per_s=math.nan),
+    "a reader of nothing": lambda raw: raw.update(readers={"q2-sink1:in0": _reader("q1-join9", "c")}),
+    "a reader without keepers": lambda raw: raw.update(readers={"q2-sink1:in0": _reader(UNION)}),
+    "a plan without fragments": lambda raw: raw.update(new_plan={"changes": [], "fragments": []}),
+    "the last generation": lambda raw: _fragment(raw).update(granted=2**64 - 1),
+    "a negative generation": lambda raw: _fragment(raw).update(generation=-1),
+}
+
+
+def _spec(fragment_id: str) -> dict[str, object]:
+    return {"fragment_id": fragment_id, "query_id": "q1", "kind": "filter", "sql": ""}
+
+
+def _reader(fragment_id: str, *keepers: str) -> dict[str, object]:
+    return {"fragment_id": fragment_id, "query_id": "q2", "keepers": keepers}
+
+
+@pytest.mark.parametrize("how", MALFORMED)
+def test_a_record_that_does_not_hang_together_is_refused_where_it_is_decoded(how: str) -> None:
+    """A member may send one to any node, and have it named as a keeper: what works with records has no way out."""
+    raw = msgspec.msgpack.decode(msgspec.msgpack.encode(running()))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(raw), type=QueryRecord) == running()
+    MALFORMED[how](raw)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(raw), type=QueryRecord)
+
+
+def test_a_change_that_would_make_a_record_malformed_is_refused_like_any_other() -> None:
+    record = running()
+    with pytest.raises(SbonError, match="cannot be kept"):
+        query_record.with_keepers(record, (), 0)
+    last = msgspec.structs.replace(record.fragment(UNION), granted=2**53 - 1)
+    record = msgspec.structs.replace(record, fragments={**record.fragments, UNION: last})
+    with pytest.raises(SbonError, match="out of range"):
+        query_record.announce(record, "a", UNION, 1, "b")
 
 
 MOSTLY = st.sampled_from((True, True, True, False))

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 import trio
 
 from daemon.config import Config, PlacementConfig, RegionsConfig
-from daemon.queries.regional_planning import PartPlanned, RegionalPlanning
+from daemon.queries.regional_planning import PartPlanned, PlanFromTop, PlanPart, RegionalPlanning
 from overlay.records import NodeRecord
-from sbon.errors import SbonError
+from overlay.regions import Regions
+from sbon.coordinate import Coordinate
+from sbon.errors import SbonError, UnavailableError
+from sbon.planning.part import Given, Part, Spot, TakenLeaf
 from tests.daemon import real_daemons, test_queries
+from tests.daemon.fake_network import FakeNetwork
 from tests.daemon.test_queries import Cluster, eventually, running_cluster
 from tests.daemon.test_regions import regions
 
@@ -106,3 +112,40 @@ async def test_coordinators_and_owners_of_sinks_may_be_lost_while_they_plan(
             with pytest.raises(SbonError, match="sink"):
                 await cluster.submit(THREE.replace("'x'", "'y'"), at="left")
         assert cluster.folders() == folders
+
+
+#: One stream, for a reader beside it.
+PART = Part(1, (0.0, 1.0), (Spot("there", Coordinate((0.0, 0.0), 1.0, 0.1), takes=True),), (Given(1, 0),), 0, 1.0)
+
+
+async def test_a_part_that_cannot_be_is_refused() -> None:
+    network = FakeNetwork()
+    asker, coordinator = network.add("asker"), network.add("coordinator")
+    regions = Regions(lambda: coordinator.overlay.record, list, 4, 1.0, Random(1), 0.0)
+    RegionalPlanning(coordinator, regions, 4, PlacementConfig())
+    flat = Spot("there", Coordinate((0.0,), 1.0, 0.1), takes=True)
+    for message in (PlanFromTop(PART), PlanPart(PART, 1)):
+        planned = await asker.ask("coordinator", message, PartPlanned)
+        assert planned.tree == TakenLeaf(0)
+        for bad in ({"mask": 1 << 60}, {"target": -1}, {"spots": (flat,)}):
+            part = msgspec.structs.replace(PART, **bad)
+            with pytest.raises(UnavailableError, match="cannot be planned with"):
+                await asker.ask("coordinator", msgspec.structs.replace(message, part=part), PartPlanned)
+
+
+async def test_who_answers_with_what_is_no_plan_is_done_without() -> None:
+    network = FakeNetwork()
+    here, liar, standby = (network.add(name) for name in ("here", "liar", "standby"))
+
+    async def lie(_message: PlanFromTop, _sender: str) -> PartPlanned:
+        return PartPlanned(TakenLeaf(-1), 0.0, ("liar",))
+
+    async def plan(message: PlanFromTop, _sender: str) -> PartPlanned:
+        return PartPlanned(TakenLeaf(0), float(message.stands_in), ("standby",))
+
+    liar.handle(PlanFromTop, lie)
+    standby.handle(PlanFromTop, plan)
+    roster = SimpleNamespace(coordinator=liar.overlay.record, standby=standby.overlay.record, level=1)
+    regions = SimpleNamespace(is_top=False, led=0, roster=lambda _level: roster)
+    planned = await RegionalPlanning(here, cast(Any, regions), 4, PlacementConfig()).plan(PART)
+    assert planned == PartPlanned(TakenLeaf(0), 1.0, ("standby",))

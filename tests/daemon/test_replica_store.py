@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 import sqlite3
 from pathlib import Path
@@ -16,8 +15,9 @@ from daemon.fragments.replica_store import LEFT_BEHIND, Digests, ReplicaStore
 from daemon.peering.folder_transfer import ReceivedFolder, new_digest
 from daemon.peering.keeper_messages import StoreReplica
 from daemon.peering.query_messages import Assignment
-from sbon.errors import SbonError, StaleGenerationError
+from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from sbon.fragment import FragmentKind, FragmentSpec
+from tests.daemon.full_disk import full_disk
 
 SPEC = FragmentSpec("q1-join1", "q1", FragmentKind.JOIN, "SELECT 1")
 
@@ -140,17 +140,32 @@ def test_what_could_not_be_recorded_does_not_stay(tmp_path: Path, monkeypatch: p
     store.store(record(1, 1, {"a": "A"}), parcel(tmp_path / "p1", a="A"))
 
     def is_full(path: Path, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise UnavailableError(f"{path}: No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(replica_store, "write_durably", is_full)
         received = parcel(tmp_path / "p2", b="B")
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(UnavailableError, match="No space left"):
             store.store(record(1, 2, {"a": "A", "b": "B"}), received)
     contents = tmp_path / "replicas" / "q1-join1" / "files"
     assert [path.read_text() for path in contents.iterdir()] == ["A"]
     store.store(record(1, 3, {"a": "A", "c": "C"}), parcel(tmp_path / "p3", c="C"))
     assert [replica.age for replica in ReplicaStore(tmp_path / "replicas").replicas] == [(1, 3)]
+
+
+def test_what_cannot_be_read_or_copied_now_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ReplicaStore(tmp_path / "replicas")
+    store.store(record(1, 1, {"a": "A"}), parcel(tmp_path / "p1", a="A"))
+    with full_disk(monkeypatch), pytest.raises(UnavailableError, match="see its disk"):
+        store.copy_to("q1-join1", tmp_path / "copy")
+    kept = tmp_path / "replicas" / "q1-join1" / "replica.msgpack"
+    kept.rename(tmp_path / "kept")
+    kept.mkdir()  # as good as any other reason why it cannot be read
+    with pytest.raises(UnavailableError, match="see its disk"):
+        ReplicaStore(tmp_path / "replicas")
+    kept.rmdir()
+    (tmp_path / "kept").rename(kept)
+    assert ReplicaStore(tmp_path / "replicas").find("q1-join1") is not None
 
 
 def test_nobody_names_a_file_that_is_not_a_digest_of_one(tmp_path: Path) -> None:
@@ -245,4 +260,34 @@ def test_a_content_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (folder / "e").hardlink_to(folder / "b" / "c")
     assert digests.of(folder) == {"a": "1", "b/c": "2", "d": "1", "e": "2"}
     assert read == ["a", "c"]
-    assert digests.bytes_of(["a", "e"]) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["../victim", "/victim", "", ".", "..", "q1-join1/../../victim", "q1-join1\0", "a" * 101]
+)
+def test_no_id_of_a_fragment_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    """Whoever checks ids where they come in may be wrong."""
+    victim = fill(tmp_path / "victim", a="A")
+    store = ReplicaStore(tmp_path / "replicas")
+    parts = parcel(tmp_path / "p", b="B")
+    with pytest.raises(SbonError, match="is not the id of a fragment"):
+        store.store_ahead(name, dict(parts.digests), parts)
+    with pytest.raises(SbonError, match="is not the id of a fragment"):
+        store.drop(name)
+    assert [path.name for path in victim.iterdir()] == ["a"]
+    assert list((tmp_path / "replicas").iterdir()) == []
+
+
+def test_a_name_that_no_file_has_is_refused_before_anybody_copies_the_replica(tmp_path: Path) -> None:
+    store = ReplicaStore(tmp_path / "replicas")
+    store.store(record(1, 1, {"a": "A"}), parcel(tmp_path / "p1", a="A"))
+    with pytest.raises(SbonError, match="with the path"):
+        store.store(record(1, 2, {"a": "A", "b\0": "A"}), parcel(tmp_path / "p2"))
+
+
+async def test_turns_are_known_as_long_as_somebody_has_one_or_waits(tmp_path: Path) -> None:
+    store = ReplicaStore(tmp_path / "replicas")
+    for number in range(100):
+        async with store.turn(f"q{number}"):
+            assert store.turn(f"q{number}").locked()
+    assert len(store._turns) == 0

@@ -44,7 +44,7 @@ async def test_a_snapshot_that_comes_while_one_is_shipped_does_not_wait_for_the_
     fragment = SimpleNamespace(fragment_id="f", up=True, confirmed=True, replication=Replication((), -1), snapshot="1")
     replicating = Replicating.__new__(Replicating)
     replicating._hosting = cast(Any, SimpleNamespace(fragments=[fragment]))
-    replicating._busy, replicating._news = set(), trio.Event()
+    replicating._busy, replicating._news, replicating._stays = set(), trio.Event(), {}
     shipped: dict[str, float] = {}
 
     async def look_after(fragment: Any, _stay: object) -> None:
@@ -64,3 +64,18 @@ async def test_a_snapshot_that_comes_while_one_is_shipped_does_not_wait_for_the_
             nursery.start_soon(replicating.run)
             nursery.start_soon(come)
     assert shipped["2"] - shipped["1"] == pytest.approx(0.1)
+
+
+async def test_what_was_known_of_a_fragment_is_forgotten_when_it_has_gone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    replicating = Replicating.__new__(Replicating)
+    fragments = [SimpleNamespace(fragment_id=name, up=False) for name in ("stays", "goes")]
+    replicating._hosting = cast(Any, SimpleNamespace(fragments=fragments))
+    stays = {name: _Stay(Replication((), -1), StateCopies(), 0) for name in ("stays", "goes")}
+    replicating._busy, replicating._news, replicating._stays = set(), trio.Event(), stays
+    setattr(replicating, "_sweep", trio.sleep_forever)  # noqa: B010 (mypy: a method)
+    del fragments[1]
+    with trio.move_on_after(2.0 * LOOK_PERIOD_S):
+        await replicating.run()
+    assert replicating._stays.keys() == {"stays"}

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+import math
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,12 +20,16 @@ from daemon.peering.peer_tls import PeerTls
 from daemon.peering.requests import PeerRequests
 from overlay.certificates import Trust
 from overlay.identity import Identity
-from overlay.records import Address
+from overlay.records import Address, NodeRecord
+from sbon.coordinate import Coordinate, origin
 from sbon.errors import QueryError, SbonError, StaleGenerationError, UnavailableError
+from sbon.frames import MAX_FRAME_BYTES
+from sbon.placement.questions import KnownPath
 from tests.overlay.session_nodes import identity
 
 CLIENT, SERVER = identity(1), identity(2)
 CLIENT_ID, SERVER_ID = CLIENT.node_id, SERVER.node_id
+DIMENSIONS = 2
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -31,6 +38,12 @@ class Question(msgspec.Struct, frozen=True):
 
 class Answer(msgspec.Struct, frozen=True):
     text: str
+
+
+class Places(msgspec.Struct, frozen=True):
+    records: tuple[NodeRecord, ...] = ()
+    by_name: dict[str, Coordinate | None] = {}
+    paths: list[KnownPath] = []
 
 
 @asynccontextmanager
@@ -50,12 +63,12 @@ def open_tls(of: Identity) -> PeerTls:
 
 @pytest.fixture
 def client(tmp_path: Path) -> PeerRequests:
-    return PeerRequests(open_tls(CLIENT), 1, tmp_path / "client")
+    return PeerRequests(open_tls(CLIENT), 1, tmp_path / "client", DIMENSIONS)
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> PeerRequests:
-    return PeerRequests(open_tls(SERVER), 1, tmp_path / "server")
+    return PeerRequests(open_tls(SERVER), 1, tmp_path / "server", DIMENSIONS)
 
 
 async def echo(message: Question, sender: str) -> Answer:
@@ -174,6 +187,79 @@ async def test_malformed_requests_are_dropped_and_counted(
         assert (await client.request(address, Question("still here"), Answer)).text.startswith("still here")
 
 
+FINE = NodeRecord(SERVER_ID, "n", "127.0.0.1", 1, 1, origin(DIMENSIONS))
+BAD_PLACES = [
+    Places(records=(FINE, msgspec.structs.replace(FINE, coordinate=origin(DIMENSIONS + 1)))),
+    Places(records=(msgspec.structs.replace(FINE, coordinate=Coordinate((math.nan, 0.0), 0.0, 0.1)),)),
+    Places(records=(msgspec.structs.replace(FINE, port=0),)),
+    Places(by_name={"a": None, "b": origin(DIMENSIONS - 1)}),
+    Places(paths=[KnownPath("a", origin(DIMENSIONS + 1), 1.0)]),
+    Places(paths=[KnownPath("a", origin(DIMENSIONS), math.nan)]),
+]
+
+
+async def tell(message: Places, sender: str) -> Places:
+    return message
+
+
+async def test_places_that_can_be_are_taken(client: PeerRequests, server: PeerRequests) -> None:
+    server.handle(Places, tell)
+    place = origin(DIMENSIONS)
+    message = Places((FINE, FINE), {"a": None, "b": place}, [KnownPath("a", place, 1.0)])
+    async with serving(server) as address:
+        assert await client.request(address, message, Places) == message
+
+
+@pytest.mark.parametrize("message", BAD_PLACES)
+async def test_a_request_with_a_place_that_cannot_be_is_dropped(
+    client: PeerRequests, server: PeerRequests, message: Places
+) -> None:
+    async def never(message: Places, sender: str) -> Places:
+        raise AssertionError("handed over")
+
+    server.handle(Places, never)
+    async with serving(server) as address:
+        with pytest.raises(UnavailableError, match="without an answer"):
+            await client.request(address, message, Places)
+    assert server.counters["dropped.malformed"] == 1
+
+
+@pytest.mark.parametrize("message", BAD_PLACES)
+async def test_a_reply_with_a_place_that_cannot_be_is_none(
+    client: PeerRequests, server: PeerRequests, message: Places
+) -> None:
+    async def answer(question: Question, sender: str) -> Places:
+        return message
+
+    server.handle(Question, answer)
+    async with serving(server) as address:
+        with pytest.raises(UnavailableError, match="answered what is not understood"):
+            await client.request(address, Question(""), Places)
+
+
+async def test_whatever_fails_on_a_connection_does_not_stop_the_server(
+    client: PeerRequests, server: PeerRequests
+) -> None:
+    async def answer(message: Question, sender: str) -> Answer:
+        return Answer("x" * (MAX_FRAME_BYTES if message.text == "too much" else 1))
+
+    server.handle(Question, answer)
+    async with serving(server) as address:
+        with pytest.raises(UnavailableError):
+            await client.request(address, Question("too much"), Answer)
+        assert server.counters["dropped.failed"] == 1
+        assert await client.request(address, Question(""), Answer) == Answer("x")
+
+
+@pytest.mark.parametrize("host", ["x" * 100, "a..b"])
+async def test_a_host_that_cannot_be_called_that_is_not_reached(client: PeerRequests, host: str) -> None:
+    """Hosts are what others say."""
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        await client.request((host, 1), Question(""), Answer)
+    with pytest.raises(OSError, match="label"):
+        await client.connect_ms(msgspec.structs.replace(FINE, host=host))
+
+
 async def test_a_frame_that_is_too_long_is_dropped(server: PeerRequests) -> None:
     async with serving(server) as address, await trio.open_tcp_stream(*address) as plain:
         stream, _ = await open_tls(CLIENT).connect(plain, SERVER_ID)
@@ -256,7 +342,7 @@ async def test_a_node_that_was_started_anew_is_asked_at_once(
 ) -> None:
     """Its end of the connection has gone with it: nobody is to see an error for that."""
     server.handle(Question, echo)
-    again = PeerRequests(open_tls(SERVER), 2, tmp_path / "again")
+    again = PeerRequests(open_tls(SERVER), 2, tmp_path / "again", DIMENSIONS)
     again.handle(Question, echo)
     async with serving(client):
         async with serving(server) as address:
@@ -271,7 +357,7 @@ async def test_who_needs_room_ends_a_connection_that_is_silent_and_says_so(
     client: PeerRequests, server: PeerRequests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requests, "MAX_CONNECTIONS", 1)
-    other = PeerRequests(open_tls(Identity.from_private_bytes(b"o" * 32)), 1, tmp_path / "other")
+    other = PeerRequests(open_tls(Identity.from_private_bytes(b"o" * 32)), 1, tmp_path / "other", DIMENSIONS)
     server.handle(Question, echo)
     async with serving(server) as address, serving(client), serving(other):
         for _ in range(2):
@@ -287,7 +373,7 @@ async def test_a_request_that_was_not_taken_is_asked_again(
     """The server ends the connection while the request is on its way: it has not carried it out, and says so."""
     monkeypatch.setattr(requests, "MAX_CONNECTIONS", 1)
     monkeypatch.setattr(connections.Connection, "is_silent", lambda connection: True)
-    other = PeerRequests(open_tls(Identity.from_private_bytes(b"o" * 32)), 1, tmp_path / "other")
+    other = PeerRequests(open_tls(Identity.from_private_bytes(b"o" * 32)), 1, tmp_path / "other", DIMENSIONS)
     received: list[str] = []
 
     async def keep(message: Answer, sender: str, folder: ReceivedFolder) -> Answer:
@@ -426,6 +512,33 @@ async def test_a_folder_that_reaches_outside_is_dropped(server: PeerRequests, tm
         assert await send_raw_folder(address, b"x", {"../outside": 1}) is None
     assert server.counters["dropped.malformed"] == 1
     assert not (tmp_path / "server" / "outside").exists()
+
+
+async def test_a_folder_that_is_too_deep_is_dropped(client: PeerRequests, server: PeerRequests, tmp_path: Path) -> None:
+    server.handle_folder(Question, must_not_be_called)
+    server.handle(Answer, tell_again)
+    async with serving(server) as address:
+        assert await send_raw_folder(address, b"x", {"/".join("a" * 1500): 1}) is None
+        assert await client.request(address, Answer("still here"), Answer) == Answer("still here")
+    assert server.counters["dropped.malformed"] == 1
+    assert list((tmp_path / "server").iterdir()) == []
+
+
+async def test_a_disk_that_is_full_is_told(
+    client: PeerRequests, server: PeerRequests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**where: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    server.handle_folder(Question, must_not_be_called)
+    async with serving(server) as address:
+        monkeypatch.setattr(tempfile, "mkdtemp", fail)
+        with pytest.raises(UnavailableError, match="cannot store the folder: No space left"):
+            await client.send_folder(address, Question(""), make_folder(tmp_path / "fragment"), Answer)
+
+
+async def tell_again(message: Answer, sender: str) -> Answer:
+    return message
 
 
 async def must_not_be_called(message: Question, sender: str, received: ReceivedFolder) -> Answer:

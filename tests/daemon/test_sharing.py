@@ -117,7 +117,7 @@ def reading() -> QueryRecord:
         "q1-sink1": own.fragment("q1-sink1"),
     }
     reused = Reused("q0", KEEPERS, "f JOIN w", "schema", Location("q0-join1", 3, "far"), Start(4, 5000))
-    return msgspec.structs.replace(own, fragments=fragments, reused={"q0-join1": reused})
+    return msgspec.structs.replace(own, fragments=fragments, links=(), reused={"q0-join1": reused})
 
 
 def test_a_reader_knows_what_it_reads_as_long_as_it_needs_it() -> None:

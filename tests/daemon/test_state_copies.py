@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,11 @@ class Host:
         self.store = ReplicaStore(folder / "replicas")
         self.refuses = False
         self.parcels: list[set[str]] = []
+        self.meanwhile: Callable[[], Awaitable[None]] | None = None
 
     async def ask(self, _host: str, message: DescribeReplica, _reply: type[ReplicaFiles]) -> ReplicaFiles:
+        if self.meanwhile is not None:
+            await self.meanwhile()
         replica = self.store.find(message.fragment_id)
         return ReplicaFiles({} if replica is None else replica.record.files)
 
@@ -85,14 +88,14 @@ class Owner:
         self.folder, self.host, self.copies = folder, host, StateCopies()
         self.parcels: Any = host
 
-    async def send(self, batch_id: int, *names: str) -> None:
+    async def send(self, batch_id: int, *names: str, to: str = "there") -> None:
         """The state after that batch has files of these names, all others are gone."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for name in names:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / name).write_text(f"content of {name}")
         taken = SnapshotTaken("q1-join1", 1, batch_id, str(self.folder))
-        await self.copies.send(self.parcels, self.parcels, "there", ASSIGNMENT, taken, "4.3.0", 1.0)
+        await self.copies.send(self.parcels, self.parcels, to, ASSIGNMENT, taken, "4.3.0", 1.0)
 
     async def follow(self) -> int:
         return await self.copies.follow(self.parcels, "there", ASSIGNMENT, 1.0)
@@ -178,6 +181,22 @@ async def test_a_small_snapshot_does_not_follow(owner: Owner, host: Host, monkey
     await owner.send(2, *changes(1, 2, 3), *snapshot(2))
     assert host.state == changes(1, 2, 3) | snapshot(2)
     assert not owner.copies.lacks("there")
+
+
+async def test_two_hosts_get_different_snapshots_at_the_same_time(owner: Owner, host: Host, tmp_path: Path) -> None:
+    """A replica goes on growing while the state is copied ahead to where it is about to move."""
+    target = Owner(tmp_path / "newer", Host(tmp_path / "target"))
+    target.copies = owner.copies
+    await owner.send(0, *changes(1))
+    host.refuses = True
+    with pytest.raises(SbonError, match="no room"):
+        await owner.send(1, *changes(1, 2))
+    host.refuses = False
+    host.meanwhile = lambda: target.send(3, *changes(3, 4), to="target")
+    await owner.send(2, *changes(1, 2, 3), *snapshot(2))
+    assert target.host.state == changes(3, 4)
+    assert host.state == changes(1, 2, 3)
+    assert await owner.follow() > 0
 
 
 async def test_where_it_has_gone_meanwhile_nothing_follows(owner: Owner, host: Host) -> None:

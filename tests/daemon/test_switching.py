@@ -218,3 +218,32 @@ def test_what_cannot_take_the_place_of_the_plan_is_refused() -> None:
         switching.new_plan(record, changed)
     with pytest.raises(SbonError, match="read what cannot be changed"):
         switching.sinks_of(running("INSERT INTO result SELECT ts FROM flights"))
+
+
+def test_the_links_of_what_is_forgotten_are_forgotten_too() -> None:
+    """They are looked at for as long as the query runs, and nobody knows any more where their ends are."""
+    read = sharing.subscribe(running(), ("q2-sink1:in0",), Reader("q1-join2", "q2", KEEPERS))
+    over = switching.heard(switching.decided(started(begun(read)), "q1-new-join2", 9.0), passed())
+    again = begun(sharing.unsubscribe(over, ["q2-sink1:in0"]), "q1-newer")
+    assert not OLD & again.fragments.keys()
+    assert {end for link in again.links for end in (link.source, link.target)} <= again.placement.keys()
+
+
+@pytest.mark.parametrize(
+    "schema", ["", "[]", "{", '{"schema": 1}', '{"schema": {"fields": [1]}}', pytest.param("[" * 100_000, id="deep")]
+)
+def test_a_host_that_does_not_tell_the_columns_of_its_fragment_has_the_plan_refused(schema: str) -> None:
+    record = begun()
+    fragment = msgspec.structs.replace(record.fragment("q1-new-join2"), output_schema=schema)
+    record = msgspec.structs.replace(record, fragments={**record.fragments, "q1-new-join2": fragment})
+    with pytest.raises(SbonError, match="does not say which columns"):
+        switching.decided(record, "q1-new-join2", 9.0)
+
+
+def test_a_record_with_another_sink_than_its_text_is_not_planned_anew() -> None:
+    record = running()
+    sink = record.fragment("q1-sink1")
+    spec = msgspec.structs.replace(sink.spec, sink=SinkSpec("elsewhere", "console"))
+    fragments = {**record.fragments, "q1-sink1": msgspec.structs.replace(sink, spec=spec)}
+    with pytest.raises(SbonError, match="is not what its text says"):
+        switching.new_plan(msgspec.structs.replace(record, fragments=fragments), other_plan(record))
