@@ -20,7 +20,7 @@ from daemon.trust.identity_file import MEMBERSHIP_FILE, Membership, StateFolder
 from daemon.trust.tokens import TOKEN_ID_BYTES, TOKEN_SECRET_BYTES, Token
 from overlay.certificates import CLOCK_SKEW_S, Certificate, RevocationList, cluster_id_of
 from overlay.identity import Identity, NodeId, node_id_of
-from sbon.errors import SbonError
+from sbon.errors import SbonError, UnavailableError
 
 AUTHORITY_FOLDER = "authority"
 KEY_FILE = "authority.key"
@@ -196,12 +196,12 @@ class Authority:
         return msgspec.json.decode((self._folder / BOOK_FILE).read_bytes(), type=Book)
 
     def _save(self) -> None:
-        """Raises SbonError if the disk is full, say: then what it holds counts, and that is what was before."""
+        """Raises UnavailableError if the disk is full, say: then what it holds counts: mostly what was before."""
         try:
             write_durably(self._folder / BOOK_FILE, msgspec.json.encode(self._book), mode=0o600)
-        except OSError as error:
+        except UnavailableError:
             self._book = self._read_book()
-            raise SbonError(f"cannot write to the authority in {self._folder}: {error.strerror}") from error
+            raise
 
 
 def init_cluster(state_dir: Path, name: str, certificate_s: float, now_s: float) -> Authority:

@@ -304,7 +304,7 @@ class TrustService:
     async def _try(self, action: Callable[[], Awaitable[None]], failure: str) -> None:
         try:
             await action()
-        except (SbonError, OSError) as error:  # the other one: what was brought back cannot be kept
+        except SbonError as error:
             log.warning("%s: %s", failure, error)
 
     # --- tokens and revocations
@@ -340,7 +340,10 @@ class TrustService:
         return RevocationNews(self._number, encoded)
 
     async def _take_revocations(self, encoded: bytes, told_by: NodeId) -> None:
-        """Believe a list if it is newer, act on it, tell the neighbours, and keep it. OSError if it cannot be kept."""
+        """Believe a list if it is newer, act on it, tell the neighbours, and keep it.
+
+        Raises UnavailableError if it cannot be kept.
+        """
         before = {} if self._trust.revocations is None else self._trust.revocations.entries
         try:
             revocations = RevocationList.decode(encoded)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import stat
 from contextlib import closing
 from pathlib import Path
@@ -10,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.durations import parse_duration_s, parse_moment_s
-from daemon.trust import authority as trust_authority
 from daemon.trust.authority import AUTHORITY_FOLDER, Authority, init_cluster, proof_message, prove
 from daemon.trust.identity_file import StateFolder
 from daemon.trust.tokens import Token
 from overlay.certificates import Certificate, RevocationList
-from sbon.errors import SbonError
+from sbon.errors import SbonError, UnavailableError
+from tests.daemon.full_disk import full_disk
 from tests.overlay.session_nodes import EPOCH_S, identity
 
 ASKED = identity(9).node_id
@@ -144,14 +143,8 @@ def test_a_revocation_lasts_as_long_as_any_certificate_of_the_host(tmp_path: Pat
 
 def test_what_finds_no_room_on_the_disk_has_not_happened(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     enrol(authority, authority.make_token(None, 60, EPOCH_S), 1, "a")
-
-    def find_no_room(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as full:
-        full.setattr(trust_authority, "write_durably", find_no_room)
-        with pytest.raises(SbonError, match="No space left on device"):
-            authority.revoke("a", EPOCH_S)
+    with full_disk(monkeypatch), pytest.raises(UnavailableError, match="No space left on device"):
+        authority.revoke("a", EPOCH_S)
     assert (authority.revocations(EPOCH_S).number, list(authority.hosts())) == (0, [identity(1).node_id])
     assert authority.revoke("a", EPOCH_S) == (identity(1).node_id, "a")
 

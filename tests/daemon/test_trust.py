@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from pathlib import Path
 
@@ -159,13 +158,13 @@ async def test_a_revocation_is_told_also_by_who_cannot_keep_it(
         await all_see_all([first, second])
         monkeypatch.setattr(StateFolder, "keep_revocations", find_no_room)
         revocations = RevocationList.issue(_authority_key(a), 1, int(time.time()), {})
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(UnavailableError, match="No space left"):
             await first.trust_service._take_revocations(revocations.encode(), told_by="")
         await until(lambda: second.trust.revocations is not None and second.trust.revocations.number == 1)
 
 
 def find_no_room(*_: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
+    raise UnavailableError("the file cannot be used (No space left on device): see its disk")
 
 
 def _authority_key(config: Config) -> Identity:
