@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from daemon.durable import sync_all
-from sbon.errors import RemoteProtocolError, SbonError, UnavailableError
+from daemon.durable import on_disk, sync_all
+from sbon.errors import RemoteProtocolError, SbonError
 
 CHUNK_BYTES = 1024 * 1024
 MAX_FOLDER_BYTES = 64 * 1024**3
@@ -41,7 +40,7 @@ def sizes_of(folder: Path) -> dict[str, int]:
     or more than anybody takes; UnavailableError if it cannot be read.
     """
     found = {}
-    with _reading(folder):
+    with on_disk(folder):
         for path in _walk(folder):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise SbonError(
@@ -54,14 +53,6 @@ def sizes_of(folder: Path) -> dict[str, int]:
     except RemoteProtocolError as error:
         raise SbonError(f"{folder} cannot be moved to another host: it is {error}") from error
     return found
-
-
-@contextmanager
-def _reading(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UnavailableError(f"cannot read all of {folder}: {error.strerror}: see this host's disk") from error
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -78,7 +69,7 @@ def chunks_of(folder: Path, sizes: Mapping[str, int]) -> Iterator[bytes]:
     """
     piece = bytearray()
     for name, size_bytes in sizes.items():
-        with _reading(folder), (folder / name).open("rb") as file:
+        with on_disk(folder), (folder / name).open("rb") as file:
             while chunk := file.read(CHUNK_BYTES - len(piece)):
                 piece += chunk
                 if len(piece) == CHUNK_BYTES:
