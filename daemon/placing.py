@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from daemon.config import PlacementConfig
+from daemon.peering.host_messages import MeasuredPaths, RoomLeft, TellMeasuredPaths, TellRoomLeft
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import MeasuredPaths, RoomLeft, TellMeasuredPaths, TellRoomLeft
 from overlay.identity import NodeId
 from overlay.records import NodeRecord
 from sbon.placement import strategies

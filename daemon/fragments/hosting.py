@@ -20,10 +20,11 @@ from daemon.fragments.replica_store import LEFT_BEHIND, ReplicaStore
 from daemon.fragments.reserving import HostBook
 from daemon.fragments.settling import Settling
 from daemon.peering.folder_transfer import ReceivedFolder
+from daemon.peering.host_messages import Hosted, HostFragment, ReleaseFragment
 from daemon.peering.keeper_messages import Adopted, AdoptFragment, StoreReplica
 from daemon.peering.move_messages import AcceptFragment, AwaitRunning
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import Assignment, Hosted, HostFragment, ReleaseFragment
+from daemon.peering.query_messages import Assignment
 from daemon.peering.requests import Done
 from sbon.engine_messages import AwaitOutput, SnapshotTaken
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError

@@ -10,8 +10,9 @@ import trio
 from daemon.events import Events
 from daemon.fragments.engine_supervisor import EngineSupervisor
 from daemon.fragments.hosted_fragment import FragmentStore, HostedFragment, Phase
+from daemon.peering.host_messages import ConnectTo, SetPorts
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import ConnectTo, Locate, Location, SetPorts
+from daemon.peering.query_messages import Locate, Location
 from daemon.peering.requests import Done
 from daemon.peering.subscription_messages import ReadThrough, RelayAt
 from sbon.engine_messages import Connect, SetPort

@@ -26,6 +26,7 @@ from daemon.fragments.engine_news import START_TIMEOUT_S
 from daemon.fragments.hosted_fragment import RECORD_FILE, HostedFragment
 from daemon.fragments.hosting import Hosting
 from daemon.fragments.reserving import Reserving
+from daemon.peering.host_messages import PrepareEngine
 from daemon.peering.move_messages import (
     AnnounceMove,
     AwaitRunning,
@@ -36,7 +37,7 @@ from daemon.peering.move_messages import (
 )
 from daemon.peering.parcels import Parcels
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import Assignment, MoveReport, PrepareEngine
+from daemon.peering.query_messages import Assignment, MoveReport
 from daemon.peering.requests import Done
 from sbon.errors import SbonError, UnavailableError
 

@@ -25,8 +25,9 @@ from daemon.fragments.engine_news import START_TIMEOUT_S
 from daemon.fragments.engine_supervisor import EngineSupervisor
 from daemon.fragments.replica_store import ReplicaStore
 from daemon.fragments.reserving import HostBook
+from daemon.peering.host_messages import PrepareEngine
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import Assignment, PrepareEngine
+from daemon.peering.query_messages import Assignment
 from daemon.peering.requests import Done
 from daemon.peering.room import check_room
 from sbon.engine_messages import Hello, Rehearse

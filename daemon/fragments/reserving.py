@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import trio
 
 from daemon.config import CapacityConfig
+from daemon.peering.host_messages import Reserve, Reserved, RoomLeft, TellRoomLeft
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import Assignment, Reserve, Reserved, RoomLeft, TellRoomLeft
+from daemon.peering.query_messages import Assignment
 from daemon.placing import MIB, Placing
 from overlay.identity import NodeId
 from sbon.errors import SbonError, UnavailableError

@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from daemon.peering.folder_transfer import ReceivedFolder
-from daemon.peering.query_messages import Latencies, MeasureLatency
+from daemon.peering.host_messages import Latencies, MeasureLatency
 from daemon.peering.requests import carry_out
 from overlay.events import SearchFinished
 from overlay.identity import NodeId

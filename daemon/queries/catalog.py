@@ -12,8 +12,8 @@ from daemon.config import Config
 from daemon.control.messages import StreamInfo
 from daemon.fragments.hosted_fragment import HostedFragment
 from daemon.fragments.hosting import Hosting
+from daemon.peering.host_messages import DerivedStream, Describe, Description
 from daemon.peering.peers import Gathered, Peers
-from daemon.peering.query_messages import DerivedStream, Describe, Description
 from daemon.queries.notices import Notices
 from overlay.records import NodeRecord
 from sbon.engine_messages import FragmentState

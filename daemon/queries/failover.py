@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import trio
 
 from daemon.events import Events
-from daemon.peering import query_record
+from daemon.peering import query_rules
 from daemon.peering.keeper_messages import (
     Adopted,
     AdoptFragment,
@@ -71,7 +71,7 @@ class Failover:
                     record.query_id,
                     record.keepers,
                     lambda record: (
-                        record and query_record.take_over(record, fragment_id, fragment.generation, found.whole)
+                        record and query_rules.take_over(record, fragment_id, fragment.generation, found.whole)
                     ),
                 )
                 if agreed is not None:

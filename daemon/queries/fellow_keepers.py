@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from daemon.events import Events
-from daemon.peering import query_record
+from daemon.peering import query_rules
 from daemon.peering.keeper_messages import CompareRecords, RecordsCompared
 from daemon.peering.peers import Peers
 from daemon.peering.query_record import KEEPERS, QueryRecord
@@ -107,7 +107,7 @@ class FellowKeepers:
 
     async def _replace(self, record: QueryRecord, keepers: tuple[str, ...]) -> None:
         def change(known: QueryRecord | None) -> QueryRecord | None:
-            return known and query_record.with_keepers(known, keepers, record.keeper_changes)
+            return known and query_rules.with_keepers(known, keepers, record.keeper_changes)
 
         if await self._agree(record.query_id, change):
             names = [self._peers.name(keeper) for keeper in keepers]

@@ -1,6 +1,6 @@
 """The keeper: the records of the queries that this node keeps, alone or with others, and who may ask what of them.
 
-The rules are those of :mod:`daemon.peering.query_record`; that a record is agreed on and durable before anything is
+The rules are those of :mod:`daemon.peering.query_rules`; that a record is agreed on and durable before anything is
 answered is up to :mod:`daemon.queries.record_keeping`. Here consumers are told where their producers are, and what has
 ended is released everywhere. A host that does not hear of it now asks, or reports, later, and is told then.
 """
@@ -16,7 +16,8 @@ import msgspec
 import trio
 
 from daemon.events import Events
-from daemon.peering import query_record
+from daemon.peering import query_record, query_rules
+from daemon.peering.host_messages import ConnectTo, ReleaseFragment, SetPorts
 from daemon.peering.keeper_messages import ChangeReplicas, Replicas
 from daemon.peering.move_messages import AnnounceMove, ConductMove, MoveDone, MoveGranted, RequestMove
 from daemon.peering.peers import Peers
@@ -24,7 +25,6 @@ from daemon.peering.query_messages import (
     CancelQuery,
     Claim,
     Claimed,
-    ConnectTo,
     DescribeQuery,
     FragmentReport,
     FragmentView,
@@ -36,10 +36,8 @@ from daemon.peering.query_messages import (
     QueryStatus,
     QueryView,
     QueryViews,
-    ReleaseFragment,
     Report,
     Reported,
-    SetPorts,
 )
 from daemon.peering.query_record import QueryRecord
 from daemon.peering.requests import Done
@@ -162,7 +160,7 @@ class Keeper:
 
         def change(record: QueryRecord) -> QueryRecord:
             fragment = record.fragment(fragment_id)
-            return query_record.started(
+            return query_rules.started(
                 record, fragment.owner, fragment_id, fragment.generation, address, output_schema=output_schema
             )
 
@@ -171,7 +169,7 @@ class Keeper:
     async def set_running(self, query_id: str) -> None:
         """All fragments have started. Raises SbonError if the query has ended meanwhile."""
         at_s = self._wall_s()
-        await self._change(query_id, lambda record: query_record.running(record, at_s))
+        await self._change(query_id, lambda record: query_rules.running(record, at_s))
         self._events.publish("query-running", query=query_id)
 
     async def withdraw(self, query_id: str) -> None:
@@ -179,7 +177,7 @@ class Keeper:
         if self._keeping.find(query_id) is None:
             return  # it was never agreed on
         try:
-            record = await self._change(query_id, lambda record: query_record.ended(record, QueryStatus.FAILED))
+            record = await self._change(query_id, lambda record: query_rules.ended(record, QueryStatus.FAILED))
         except UnavailableError:
             if self._nursery is not None:
                 self._nursery.start_soon(self._end_at_last, query_id, QueryStatus.FAILED, "it could not be started")
@@ -213,7 +211,7 @@ class Keeper:
         """The query is over: say so from now on, and release its fragments in the background."""
         if self.record(query_id).status.ended:
             return
-        record = await self._change(query_id, lambda record: query_record.ended(record, status, error))
+        record = await self._change(query_id, lambda record: query_rules.ended(record, status, error))
         if record.status is status:
             self._has_ended(record)
 
@@ -261,16 +259,16 @@ class Keeper:
     async def _claim(self, message: Claim, sender: str) -> Claimed:
         before = self._keeping.last_known(message.query_id)
         fragment_id, generation = message.fragment_id, message.generation
-        is_owner = before is not None and query_record.owns(before, sender, fragment_id, generation)
+        is_owner = before is not None and query_rules.owns(before, sender, fragment_id, generation)
         if before is not None and is_owner and before.fragment(fragment_id).spec.pinned:
             return Claimed(before.assignment(fragment_id))  # nobody else ever owns it
         # Not _change: that it is refused must be agreed on, too, because the claimant then deletes what it has.
         record = await self._keeping.change(
             message.query_id,
             message.keepers if before is None else before.keepers,
-            lambda record: record and query_record.claim(record, sender, fragment_id, generation)[0],
+            lambda record: record and query_rules.claim(record, sender, fragment_id, generation)[0],
         )
-        if record is None or not query_record.owns(record, sender, fragment_id, generation):
+        if record is None or not query_rules.owns(record, sender, fragment_id, generation):
             return Claimed(None)
         move = None if before is None else before.move
         if move is not None and move != record.move and move.fragment_id == fragment_id:
@@ -289,7 +287,7 @@ class Keeper:
         not_yours = []
         for report in message.fragments:
             record = self._keeping.find(message.query_id)
-            if record is None or not query_record.owns(record, sender, report.fragment_id, report.generation):
+            if record is None or not query_rules.owns(record, sender, report.fragment_id, report.generation):
                 not_yours.append(report.fragment_id)
             else:
                 self.flows.note_paths(record, sender, message.rtt_ms)
@@ -306,10 +304,10 @@ class Keeper:
 
         def change(record: QueryRecord) -> QueryRecord:
             if report.flight_address is not None:
-                record = query_record.started(record, sender, fragment_id, generation, report.flight_address)
-                record = query_record.unlocked(record, fragment_id, generation)
+                record = query_rules.started(record, sender, fragment_id, generation, report.flight_address)
+                record = query_rules.unlocked(record, fragment_id, generation)
             if status is not None and status.state is FragmentState.FINISHED:
-                record = query_record.finished(record, sender, fragment_id, generation)
+                record = query_rules.finished(record, sender, fragment_id, generation)
             return switching.heard(record, report)
 
         record = await self._change(known.query_id, change)
@@ -356,7 +354,7 @@ class Keeper:
 
     async def _request_move(self, message: RequestMove, _sender: str) -> MoveReport:
         record = self._record_of(message.fragment_id)
-        query_record.check_movable(record, message.fragment_id, message.target)
+        query_rules.check_movable(record, message.fragment_id, message.target)
         self._check_target(message.target)
         fragment = record.fragment(message.fragment_id)
         conduct = ConductMove(message.fragment_id, fragment.generation, message.target, message.reason)
@@ -366,7 +364,7 @@ class Keeper:
         self._check_target(message.target)
         fragment_id, generation, target = message.fragment_id, message.generation, message.target
         record = await self._change(
-            message.query_id, lambda record: query_record.announce(record, sender, fragment_id, generation, target)
+            message.query_id, lambda record: query_rules.announce(record, sender, fragment_id, generation, target)
         )
         move = record.move
         assert move is not None
@@ -386,7 +384,7 @@ class Keeper:
             now = record.move
             if now is None or (now.fragment_id, now.generation) != (move.fragment_id, move.generation):
                 return record
-            return query_record.expired(record)
+            return query_rules.expired(record)
 
         while (record := self._keeping.find(query_id)) is not None and change(record) is not record:
             try:
@@ -398,7 +396,7 @@ class Keeper:
 
     async def _move_done(self, message: MoveDone, _sender: str) -> Done:
         report, at_s = message.report, self._wall_s()
-        await self._change(report.query_id, lambda record: query_record.moved(record, report, at_s))
+        await self._change(report.query_id, lambda record: query_rules.moved(record, report, at_s))
         return Done()
 
     # --- replicas
@@ -410,7 +408,7 @@ class Keeper:
 
         def change(record: QueryRecord | None) -> QueryRecord | None:
             try:
-                return record and query_record.replicated(
+                return record and query_rules.replicated(
                     record, sender, fragment_id, generation, message.changes, message.replicas
                 )
             except StaleGenerationError:
@@ -420,7 +418,7 @@ class Keeper:
         if record is None:
             return Replicas((), 0, owns=False)
         fragment = record.fragment(fragment_id)
-        owns = query_record.owns(record, sender, fragment_id, generation)
+        owns = query_rules.owns(record, sender, fragment_id, generation)
         return Replicas(fragment.replicas, fragment.replica_changes, owns)
 
     # --- what there is

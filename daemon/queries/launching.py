@@ -8,8 +8,9 @@ import trio
 
 from daemon.fragments.engine_news import START_TIMEOUT_S
 from daemon.fragments.reserving import Reserving
+from daemon.peering.host_messages import Hosted, HostFragment, PrepareEngine
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import Hosted, HostFragment, PrepareEngine, Reused
+from daemon.peering.query_messages import Reused
 from daemon.peering.query_record import QueryRecord
 from daemon.peering.requests import Done
 from daemon.queries.keeper import Keeper

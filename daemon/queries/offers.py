@@ -8,8 +8,8 @@ node can make nobody read what is not so. (Two that agree on a lie can, as two k
 from __future__ import annotations
 
 from daemon.events import Events
+from daemon.peering.host_messages import DerivedStream
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import DerivedStream
 from daemon.peering.query_record import KEEPERS
 from daemon.peering.subscription_messages import AskOffered, Offered
 from daemon.queries.record_keeping import RecordKeeping

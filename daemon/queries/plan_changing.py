@@ -18,9 +18,11 @@ import trio
 from daemon.config import PlacementConfig
 from daemon.events import Events
 from daemon.fragments.local_policy import policy_of
+from daemon.peering.host_messages import DerivedStream
 from daemon.peering.peers import Peers
-from daemon.peering.query_messages import DerivedStream, QueryView
-from daemon.peering.query_record import QueryRecord, needed
+from daemon.peering.query_messages import QueryView
+from daemon.peering.query_record import QueryRecord
+from daemon.peering.query_rules import needed
 from daemon.placing import Placing
 from daemon.queries import switching
 from daemon.queries.catalog import CatalogService, Known

@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from daemon.durable import on_disk, remove_durably, write_durably
-from daemon.peering import query_record
+from daemon.peering import query_rules
 from daemon.peering.keeper_messages import (
     AcceptedRecord,
     AcceptRecord,
@@ -116,7 +116,7 @@ class RecordKeeping:
             fragment_id: record
             for record in self.records
             for fragment_id, fragment in record.fragments.items()
-            if query_record.is_leased(record, fragment)
+            if query_rules.is_leased(record, fragment)
         }
         owners = {fragment_id: record.fragment(fragment_id).generation for fragment_id, record in leased.items()}
         return [(leased[fragment_id], fragment_id) for fragment_id in self._leases.overdue(owners, self._monotonic_s())]
@@ -221,7 +221,7 @@ class RecordKeeping:
 
     def _grant(self, holding: Holding, sender: str) -> bool:
         record = self.find(holding.query_id)
-        if record is None or not query_record.owns(record, sender, holding.fragment_id, holding.generation):
+        if record is None or not query_rules.owns(record, sender, holding.fragment_id, holding.generation):
             return False
         self._leases.grant(holding.fragment_id, holding.generation, self._monotonic_s())
         return True
@@ -272,8 +272,8 @@ class RecordKeeping:
         def store(register: Register[QueryRecord]) -> None:
             write_durably(self._path(query_id), msgspec.msgpack.encode(register))
 
-        joined = partial(query_record.newly_kept, self._peers.node_id)
-        return Share(register, self._leases, query_record.takeovers, store, joined)
+        joined = partial(query_rules.newly_kept, self._peers.node_id)
+        return Share(register, self._leases, query_rules.takeovers, store, joined)
 
     def _load(self, path: Path) -> None:
         try:

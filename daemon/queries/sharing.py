@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import msgspec
 
 from daemon.peering.query_messages import KeptBy, Location, Reader
-from daemon.peering.query_record import QueryRecord, counted, needed, without_unneeded
+from daemon.peering.query_record import QueryRecord
+from daemon.peering.query_rules import counted, needed, without_unneeded
 from sbon.errors import SbonError
 
 #: Cursors of others on the fragments of one query.

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from daemon.peering.query_messages import FragmentReport, NewPlan, PortChange, QueryStatus, Reused
-from daemon.peering.query_record import FragmentRecord, QueryRecord, counted, without_unneeded
+from daemon.peering.query_record import FragmentRecord, QueryRecord
+from daemon.peering.query_rules import counted, without_unneeded
 from sbon.engine_messages import FragmentState, cursor_name
 from sbon.errors import SbonError
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec, Switch

@@ -11,7 +11,7 @@ from daemon.peering.emulation import MAX_HELD, DelayLine, Emulation
 from daemon.peering.requests import PeerRequests
 from overlay.records import Address, NodeRecord
 from sbon.coordinate import origin
-from tests.daemon.test_requests import CLIENT, CLIENT_ID, SERVER, SERVER_ID, Answer, Question, echo, open_tls, serving
+from tests.daemon.request_peers import CLIENT, CLIENT_ID, SERVER, SERVER_ID, Answer, Question, echo, open_tls, serving
 
 BERLIN = NodeRecord("0" * 32, "berlin", "127.0.0.1", 7001, 1, origin())
 

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from daemon.peering.envelopes import _fields_with_places, check_places
+from daemon.peering.host_messages import DerivedStream, Description
 from daemon.peering.keeper_messages import AcceptRecord
-from daemon.peering.query_messages import DerivedStream, Description, QueryViews
+from daemon.peering.query_messages import QueryViews
 from daemon.peering.subscription_messages import SubscriptionsRenewed
 from daemon.queries.regional_planning import PartPlanned, PlanPart
 from overlay.region_messages import Elsewhere, MemberReport, Placed, Roster, Withdraw

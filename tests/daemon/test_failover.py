@@ -19,8 +19,8 @@ from daemon.fragments.migration import _Move
 from daemon.fragments.preparing import Preparing
 from daemon.fragments.replica_store import LEFT_BEHIND, ReplicaStore
 from daemon.peering import parcels
+from daemon.peering.host_messages import PrepareEngine
 from daemon.peering.keeper_messages import StoreReplica
-from daemon.peering.query_messages import PrepareEngine
 from daemon.peering.requests import Done
 from daemon.queries.failover import LOOK_PERIOD_S, Failover
 from daemon.queries.record_keeping import RecordKeeping

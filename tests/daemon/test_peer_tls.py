@@ -19,7 +19,7 @@ from overlay.identity import Identity
 from overlay.records import Address, NodeRecord
 from sbon.coordinate import origin
 from sbon.errors import RemoteProtocolError, SbonError, UnavailableError
-from tests.daemon.test_requests import Answer, Question, echo, serving
+from tests.daemon.request_peers import Answer, Question, echo, serving
 from tests.overlay.session_nodes import AUTHORITY, EPOCH_S, certificate, cluster_trust, identity
 
 OTHER_AUTHORITY = Identity.from_private_bytes(b"o" * 32)

@@ -14,9 +14,9 @@ import trio
 
 from daemon.peering import peers as peers_module
 from daemon.peering.emulation import Emulation
+from daemon.peering.host_messages import Latencies, MeasureLatency
 from daemon.peering.peer_tls import PeerTls
 from daemon.peering.peers import MAX_MET, MAX_PINGED, Peers
-from daemon.peering.query_messages import Latencies, MeasureLatency
 from daemon.peering.requests import PeerRequests
 from overlay.certificates import Trust
 from overlay.records import NodeRecord

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from daemon.config import PlacementConfig
-from daemon.peering.query_messages import MeasuredPaths, TellMeasuredPaths
+from daemon.peering.host_messages import MeasuredPaths, TellMeasuredPaths
 from daemon.placing import Placing
 from sbon.placement.questions import Known, TellKnownPaths
 from tests.daemon.fake_network import FakeNetwork

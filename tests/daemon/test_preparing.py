@@ -15,8 +15,9 @@ from daemon.events import Events
 from daemon.fragments.preparing import MOST_TRIED, OWNER_SETTLES_S, Preparing
 from daemon.fragments.replica_store import Digests, ReplicaStore
 from daemon.peering.folder_transfer import ReceivedFolder
+from daemon.peering.host_messages import PrepareEngine
 from daemon.peering.keeper_messages import StoreReplica
-from daemon.peering.query_messages import Assignment, PrepareEngine
+from daemon.peering.query_messages import Assignment
 from sbon.engine_messages import FlightAddress, Hello, Rehearse
 from sbon.fragment import FragmentKind, FragmentSpec, PortSpec
 

@@ -10,7 +10,7 @@ import trio
 
 from daemon.config import CapacityConfig
 from daemon.control.messages import Cancel, Operators
-from daemon.peering.query_messages import Reserve, Reserved, RoomLeft, TellRoomLeft
+from daemon.peering.host_messages import Reserve, Reserved, RoomLeft, TellRoomLeft
 from sbon.errors import SbonError, UnavailableError
 from sbon.placement.capacity import Demand
 from tests.daemon.test_queries import STAY, Cluster, eventually, running_cluster

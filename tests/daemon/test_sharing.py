@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from daemon.peering import query_record
+from daemon.peering import query_rules
 from daemon.peering.query_messages import KeptBy, Location, QueryStatus, Reader, Reused
 from daemon.peering.query_record import QueryRecord, new_record
 from daemon.queries import sharing
@@ -46,7 +46,7 @@ def test_who_does_not_read_is_left_behind_if_another_query_waits_for_it() -> Non
     assert sharing.left_behind(subscribed(shared, by="q3"), "q1-join1", [own, other]) == {own, other}
     assert sharing.left_behind(shared, "q1-join1", [third]) == set(), "it does not read it"
     both = sharing.subscribe(record(), ("q2-join1:in0", "q2-join1:in1"), Reader("q1-join1", "q2", KEEPERS))
-    ended = query_record.ended(both, QueryStatus.CANCELLED)
+    ended = query_rules.ended(both, QueryStatus.CANCELLED)
     assert sharing.left_behind(ended, "q1-join1", ["q2-join1:in0"]) == set(), "only its own query waits"
 
 
@@ -56,16 +56,16 @@ def test_what_is_read_outlives_its_query_and_ends_with_its_last_reader() -> None
     assert shared.fragment("q1-join1").consumer_changes == 2
     assert sharing.subscribe(shared, ("q2-sink1:in0",), Reader("q1-join1", "q2", KEEPERS)) is shared
 
-    ended = query_record.ended(shared, QueryStatus.CANCELLED)
+    ended = query_rules.ended(shared, QueryStatus.CANCELLED)
     assert alive(ended) == {"q1-source1", "q1-source2", "q1-join1"}
     assert ended.cursors("q1-join1") == ("q2-sink1:in0", "q3-sink1:in0")
     assert ended.fragment("q1-join1").consumer_changes == 3
     assert not ended.is_over
-    assert query_record.owns(ended, "host", "q1-join1", 1)
-    assert not query_record.owns(ended, "host", "q1-sink1", 1)
-    assert query_record.is_leased(ended, ended.fragment("q1-join1"))
-    moving = query_record.announce(ended, "host", "q1-join1", 1, "other")
-    assert query_record.claim(moving, "other", "q1-join1", 2)[1]
+    assert query_rules.owns(ended, "host", "q1-join1", 1)
+    assert not query_rules.owns(ended, "host", "q1-sink1", 1)
+    assert query_rules.is_leased(ended, ended.fragment("q1-join1"))
+    moving = query_rules.announce(ended, "host", "q1-join1", 1, "other")
+    assert query_rules.claim(moving, "other", "q1-join1", 2)[1]
 
     one_left = sharing.unsubscribe(ended, ["q2-sink1:in0"])
     assert alive(one_left) == alive(ended)
@@ -77,13 +77,13 @@ def test_readers_of_a_query_that_goes_on_may_come_and_go() -> None:
     left = sharing.unsubscribe(subscribed(record()), ["q2-sink1:in0"])
     assert alive(left) == record().fragments.keys()
     assert left.cursors("q1-join1") == ("q1-aggregate1:in0",)
-    assert query_record.ended(left, QueryStatus.FINISHED).is_over
+    assert query_rules.ended(left, QueryStatus.FINISHED).is_over
 
 
 def test_what_does_not_run_cannot_be_read() -> None:
     join = msgspec.structs.replace(record().fragment("q1-join1"), output_schema=None)
     not_started = msgspec.structs.replace(record(), fragments={**record().fragments, "q1-join1": join})
-    for of in (not_started, query_record.ended(record(), QueryStatus.CANCELLED)):
+    for of in (not_started, query_rules.ended(record(), QueryStatus.CANCELLED)):
         with pytest.raises(SbonError, match="does not run now"):
             subscribed(of)
     full = record()
@@ -94,7 +94,7 @@ def test_what_does_not_run_cannot_be_read() -> None:
 
 
 def test_what_is_read_of_a_query_that_is_being_deployed_stays_when_that_fails() -> None:
-    failed = query_record.ended(subscribed(record(status=QueryStatus.DEPLOYING)), QueryStatus.FAILED)
+    failed = query_rules.ended(subscribed(record(status=QueryStatus.DEPLOYING)), QueryStatus.FAILED)
     assert alive(failed) == {"q1-source1", "q1-source2", "q1-join1"}
     assert not failed.is_over
 
@@ -138,7 +138,7 @@ def test_a_reader_knows_what_it_reads_as_long_as_it_needs_it() -> None:
     assert sharing.located(moved, Location("q0-join1", 3, "far")) is moved
     assert sharing.located(moved, Location("q9-join1", 9, "far")) is moved
 
-    read_on = query_record.ended(subscribed(own, "q1-aggregate1"), QueryStatus.CANCELLED)
+    read_on = query_rules.ended(subscribed(own, "q1-aggregate1"), QueryStatus.CANCELLED)
     assert sharing.subscriptions(read_on) == {"q0-join1": ("q1-aggregate1:in0",)}
     assert sharing.broken(read_on, "q0-join1").is_over
-    assert sharing.subscriptions(query_record.ended(own, QueryStatus.CANCELLED)) == {}
+    assert sharing.subscriptions(query_rules.ended(own, QueryStatus.CANCELLED)) == {}

@@ -14,18 +14,9 @@ import trio
 import trio.testing
 
 from daemon.events import Events
-from daemon.peering import query_record
-from daemon.peering.query_messages import (
-    ConnectTo,
-    DerivedStream,
-    FragmentReport,
-    Location,
-    QueryStatus,
-    Reader,
-    ReleaseFragment,
-    Report,
-    Reported,
-)
+from daemon.peering import query_rules
+from daemon.peering.host_messages import ConnectTo, DerivedStream, ReleaseFragment
+from daemon.peering.query_messages import FragmentReport, Location, QueryStatus, Reader, Report, Reported
 from daemon.peering.query_record import QueryRecord
 from daemon.peering.requests import Done
 from daemon.peering.subscription_messages import AskOffered, ConsumersSet, Offered, ReadThrough, SetConsumers
@@ -218,8 +209,8 @@ async def test_a_query_that_does_not_read_what_others_do_fails_and_they_go_on(
 async def test_readers_hear_where_a_fragment_is_now(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with world(tmp_path) as there:
         await trio.sleep(2 * LEASE_S)  # its owner has not been heard of
-        await there.change(query_record.take_over(with_replica(there.q0()), JOIN, 1))
-        started = query_record.started(there.q0(), "spare", JOIN, 2, FlightAddress("127.0.0.1", 2))
+        await there.change(query_rules.take_over(with_replica(there.q0()), JOIN, 1))
+        started = query_rules.started(there.q0(), "spare", JOIN, 2, FlightAddress("127.0.0.1", 2))
         await there.change(started)
         await trio.sleep(2 * LONGEST_PAUSE_S)
         for reader in READERS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from daemon.peering import query_record
+from daemon.peering import query_rules
 from daemon.peering.query_messages import FragmentReport, QueryStatus, Reader
 from daemon.peering.query_record import QueryRecord, new_record
 from daemon.queries import sharing, switching
@@ -35,8 +35,8 @@ def running(sql: str = SQL) -> QueryRecord:
     hosts = {spec.fragment_id: "host" for spec in plan.fragments}
     record = new_record(plan, hosts, (), keepers=KEEPERS, submitted_at_s=0.0)
     for fragment_id in record.fragments:
-        record = query_record.started(record, "host", fragment_id, 1, ADDRESS, SCHEMA)
-    return query_record.running(record, 1.0)
+        record = query_rules.started(record, "host", fragment_id, 1, ADDRESS, SCHEMA)
+    return query_rules.running(record, 1.0)
 
 
 def other_plan(record: QueryRecord, order: object = (0, (1, 2)), name: str = "q1-new") -> QueryPlan:
@@ -70,7 +70,7 @@ def begun(record: QueryRecord | None = None, name: str = "q1-new") -> QueryRecor
 def started(record: QueryRecord, schema: str = SCHEMA) -> QueryRecord:
     assert record.new_plan is not None
     for fragment_id in record.new_plan.fragments:
-        record = query_record.started(record, "other", fragment_id, 1, ADDRESS, schema)
+        record = query_rules.started(record, "other", fragment_id, 1, ADDRESS, schema)
     return record
 
 
@@ -101,7 +101,7 @@ def test_the_new_plan_stands_beside_the_old_one_and_nobody_reads_it() -> None:
     assert record.fragment("q1-new-join1").spec.ports[0].first_batches == {"q1-source2": 7}
     assert ("q1-new-join2", "q1-sink1") in {(link.source, link.target) for link in record.links}
     with pytest.raises(SbonError, match="is being planned anew"):
-        query_record.announce(record, "host", "q1-join1", 1, "elsewhere")
+        query_rules.announce(record, "host", "q1-join1", 1, "elsewhere")
     with pytest.raises(SbonError, match="is being changed now"):
         switching.sinks_of(record)
 
@@ -151,8 +151,8 @@ def test_once_decided_the_sink_reads_both_until_it_has_all_of_the_old_one() -> N
     assert (port.producers, port.changes) == (("q1-new-join2",), 2)
     assert port.switch is not None
     assert not OLD & {end for link in over.links for end in (link.source, link.target)}
-    assert not query_record.owns(over, "host", "q1-join1", 1)
-    assert query_record.ended(over, QueryStatus.CANCELLED).is_over
+    assert not query_rules.owns(over, "host", "q1-join1", 1)
+    assert query_rules.ended(over, QueryStatus.CANCELLED).is_over
 
 
 def test_several_sinks_change_each_when_it_has_all_of_the_old_plan_and_one_that_reads_a_stream_stays() -> None:
@@ -191,7 +191,7 @@ def test_what_others_read_of_the_old_plan_stays() -> None:
 
 def test_a_query_that_ends_meanwhile_takes_both_plans_with_it() -> None:
     for record in (begun(), switching.decided(started(begun()), "q1-new-join2", 9.0)):
-        ended = query_record.ended(record, QueryStatus.CANCELLED)
+        ended = query_rules.ended(record, QueryStatus.CANCELLED)
         assert ended.is_over
         assert ended.new_plan is None
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from daemon.peering.host_messages import HostFragment, PrepareEngine, SetPorts
 from daemon.peering.keeper_messages import (
     AcceptedRecord,
     AdoptFragment,
@@ -20,16 +21,7 @@ from daemon.peering.keeper_messages import (
     StoreReplica,
 )
 from daemon.peering.move_messages import AcceptFragment, MoveGranted
-from daemon.peering.query_messages import (
-    Assignment,
-    Claim,
-    Claimed,
-    HostFragment,
-    KeptBy,
-    PrepareEngine,
-    Reader,
-    SetPorts,
-)
+from daemon.peering.query_messages import Assignment, Claim, Claimed, KeptBy, Reader
 from daemon.peering.subscription_messages import SetConsumers
 from daemon.peering.well_formed import MalformedError
 from sbon.errors import SbonError

@@ -1,6 +1,6 @@
 """A host in the simulation: settles, renews, runs, replicates and moves fragments as the daemon does.
 
-What decides is the daemon's own: :mod:`daemon.peering.query_record`, the phases of a
+What decides is the daemon's own: :mod:`daemon.peering.query_rules`, the phases of a
 :class:`daemon.fragments.hosted_fragment.HostingRecord`, :class:`sbon.ownership.leases.Lease` and
 :class:`sbon.ownership.replication.Replication`. What is modelled is the engine.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from daemon.fragments.hosted_fragment import HostingRecord, Phase
-from daemon.peering import query_record
+from daemon.peering import query_rules
 from daemon.peering.query_messages import Assignment, KeptBy
 from daemon.peering.query_record import QueryRecord
 from daemon.simulation.ownership.keeping import Change, SimulatedKeeper
@@ -172,7 +172,7 @@ class SimulatedHost:
         def chosen(record: QueryRecord) -> None:
             if not is_still_here():
                 return
-            if query_record.owns(record, self.name, fragment_id, generation):
+            if query_rules.owns(record, self.name, fragment_id, generation):
                 self._confirmed(on_disk, record.assignment(fragment_id))
             else:
                 on_disk.record = on_disk.record.to(Phase.HANDED_OVER)
@@ -180,9 +180,7 @@ class SimulatedHost:
 
         self._ask_keeper(
             on_disk,
-            lambda record: (
-                None if record is None else query_record.claim(record, self.name, fragment_id, generation)[0]
-            ),
+            lambda record: None if record is None else query_rules.claim(record, self.name, fragment_id, generation)[0],
             chosen,
             lambda _error: self._claiming.discard(fragment_id),
         )
@@ -234,7 +232,7 @@ class SimulatedHost:
 
         def silent() -> None:
             keeper.propose(
-                lambda record: None if record is None else query_record.take_over(record, fragment_id, generation),
+                lambda record: None if record is None else query_rules.take_over(record, fragment_id, generation),
                 chosen,
                 attempts=2,
             )
@@ -412,7 +410,7 @@ class SimulatedHost:
             lambda record: (
                 None
                 if record is None
-                else query_record.replicated(record, self.name, fragment_id, generation, changes, tuple(sorted(wanted)))
+                else query_rules.replicated(record, self.name, fragment_id, generation, changes, tuple(sorted(wanted)))
             ),
             chosen,
             failed,
@@ -454,7 +452,7 @@ class SimulatedHost:
         self._ask_keeper(
             on_disk,
             lambda record: (
-                None if record is None else query_record.announce(record, self.name, fragment_id, generation, target)
+                None if record is None else query_rules.announce(record, self.name, fragment_id, generation, target)
             ),
             granted,
             lambda _error: end(),

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from daemon.peering import query_record
+from daemon.peering import query_rules
 from daemon.peering.query_messages import KeptBy
 from daemon.peering.query_record import KEEPERS, QueryRecord
 from daemon.queries.fellow_keepers import ASKS_PER_LEASE, PATIENCE_LEASES
@@ -43,7 +43,7 @@ class SimulatedKeeper:
     def restart(self) -> None:
         self.leases = LeaseTable(self._lease_s, self._network.local_s(self.name))
         self.share: Share[QueryRecord] = Share(
-            self.disk, self.leases, query_record.takeovers, self._store, partial(query_record.newly_kept, self.name)
+            self.disk, self.leases, query_rules.takeovers, self._store, partial(query_rules.newly_kept, self.name)
         )
         self._company = Company(PATIENCE_LEASES * self._lease_s)
         self._replacing = False
@@ -68,7 +68,7 @@ class SimulatedKeeper:
         record = self.record
         if record is None:
             return False, None
-        if not self.is_keeper or not query_record.owns(record, sender, fragment_id, generation):
+        if not self.is_keeper or not query_rules.owns(record, sender, fragment_id, generation):
             return False, record.kept_by
         self.leases.grant(fragment_id, generation, self._network.local_s(self.name))
         return True, record.kept_by
@@ -100,7 +100,7 @@ class SimulatedKeeper:
         candidates = self._network.rng.sample(sorted(self._keepers), len(self._keepers))
         keepers = next_keepers(record.keepers, lost, candidates, KEEPERS)
         if keepers is not None:
-            self._bring_about(lambda known: known and query_record.with_keepers(known, keepers, record.keeper_changes))
+            self._bring_about(lambda known: known and query_rules.with_keepers(known, keepers, record.keeper_changes))
 
     def _heard(self, name: str, theirs: QueryRecord | None) -> None:
         self._company.heard(name, self._network.local_s(self.name))

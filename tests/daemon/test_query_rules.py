@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from daemon.fragments.hosted_fragment import HostingRecord, Phase
-from daemon.peering import query_record
+from daemon.peering import query_record, query_rules
 from daemon.peering.query_messages import Assignment, MoveReport, QueryStatus
 from daemon.peering.query_record import QueryRecord
 from sbon.engine_messages import FlightAddress
@@ -42,10 +42,10 @@ def deploying() -> QueryRecord:
 def running() -> QueryRecord:
     record = deploying()
     for fragment_id, fragment in record.fragments.items():
-        record = query_record.started(
+        record = query_rules.started(
             record, fragment.owner, fragment_id, 1, FlightAddress("127.0.0.1", 1), output_schema="{}"
         )
-    return query_record.running(record, 1.0)
+    return query_rules.running(record, 1.0)
 
 
 UNION = next(fragment_id for fragment_id, fragment in deploying().fragments.items() if not fragment.spec.pinned)
@@ -53,53 +53,53 @@ SINK = next(fragment_id for fragment_id, fragment in deploying().fragments.items
 
 
 def test_a_move_is_committed_by_the_claim_of_its_target() -> None:
-    record = query_record.announce(running(), "a", UNION, 1, "b")
-    record, granted = query_record.claim(record, "b", UNION, 2)
+    record = query_rules.announce(running(), "a", UNION, 1, "b")
+    record, granted = query_rules.claim(record, "b", UNION, 2)
     assert granted
     assert record.location(UNION).node_id == "b"
     assert record.location(UNION).generation == 2
-    assert query_record.claim(record, "a", UNION, 1)[1] is False
+    assert query_rules.claim(record, "a", UNION, 1)[1] is False
     assert record.move is not None  # the query stays locked until it runs there
-    record = query_record.started(record, "b", UNION, 2, FlightAddress("127.0.0.1", 2))
-    assert query_record.unlocked(record, UNION, 2).move is None
+    record = query_rules.started(record, "b", UNION, 2, FlightAddress("127.0.0.1", 2))
+    assert query_rules.unlocked(record, UNION, 2).move is None
 
 
 def test_a_claim_of_the_owner_revokes_a_move_for_good() -> None:
-    record = query_record.announce(running(), "a", UNION, 1, "b")
-    record, granted = query_record.claim(record, "a", UNION, 1)
+    record = query_rules.announce(running(), "a", UNION, 1, "b")
+    record, granted = query_rules.claim(record, "a", UNION, 1)
     assert granted
-    assert query_record.claim(record, "b", UNION, 2)[1] is False
-    record = query_record.announce(record, "a", UNION, 1, "b")
+    assert query_rules.claim(record, "b", UNION, 2)[1] is False
+    record = query_rules.announce(record, "a", UNION, 1, "b")
     assert record.move is not None
     assert record.move.generation == 3  # 2 is never granted again
-    assert query_record.claim(record, "b", UNION, 2)[1] is False
+    assert query_rules.claim(record, "b", UNION, 2)[1] is False
 
 
 def test_moves_that_cannot_be_are_refused_with_their_reason() -> None:
     record = running()
     with pytest.raises(SbonError, match="pinned"):
-        query_record.announce(record, "c", SINK, 1, "a")
+        query_rules.announce(record, "c", SINK, 1, "a")
     with pytest.raises(SbonError, match="runs there already"):
-        query_record.announce(record, "a", UNION, 1, "a")
+        query_rules.announce(record, "a", UNION, 1, "a")
     with pytest.raises(StaleGenerationError):
-        query_record.announce(record, "b", UNION, 1, "a")
+        query_rules.announce(record, "b", UNION, 1, "a")
     with pytest.raises(SbonError, match="is deploying"):
-        query_record.announce(deploying(), "a", UNION, 1, "b")
+        query_rules.announce(deploying(), "a", UNION, 1, "b")
     with pytest.raises(SbonError, match="has no fragment"):
-        query_record.announce(record, "a", "q1-join7", 1, "b")
-    moving = query_record.announce(record, "a", UNION, 1, "b")
+        query_rules.announce(record, "a", "q1-join7", 1, "b")
+    moving = query_rules.announce(record, "a", UNION, 1, "b")
     with pytest.raises(SbonError, match="is moving now"):
-        query_record.announce(moving, "a", UNION, 1, "c")
+        query_rules.announce(moving, "a", UNION, 1, "c")
 
 
 def test_a_query_is_finished_with_its_sink_and_then_belongs_to_nobody() -> None:
-    record = query_record.finished(running(), "a", UNION, 1)
+    record = query_rules.finished(running(), "a", UNION, 1)
     assert record.status is QueryStatus.RUNNING
-    record = query_record.finished(record, "c", SINK, 1)
+    record = query_rules.finished(record, "c", SINK, 1)
     assert record.status is QueryStatus.FINISHED
-    assert query_record.claim(record, "a", UNION, 1)[1] is False
-    assert not query_record.owns(record, "a", UNION, 1)
-    assert query_record.ended(record, QueryStatus.CANCELLED).status is QueryStatus.FINISHED
+    assert query_rules.claim(record, "a", UNION, 1)[1] is False
+    assert not query_rules.owns(record, "a", UNION, 1)
+    assert query_rules.ended(record, QueryStatus.CANCELLED).status is QueryStatus.FINISHED
 
 
 def test_an_assignment_has_everything_a_host_needs() -> None:
@@ -114,13 +114,13 @@ def test_an_assignment_has_everything_a_host_needs() -> None:
 
 def test_moves_are_remembered_once() -> None:
     report = MoveReport("q1", UNION, 2, "a", "b", "why", 10, 1.0, {})
-    record = query_record.moved(query_record.moved(running(), report, 5.0), report, 6.0)
+    record = query_rules.moved(query_rules.moved(running(), report, 5.0), report, 6.0)
     assert record.moves == (report,)
     assert record.last_move_at_s == 5.0
 
 
 def test_a_record_survives_the_disk() -> None:
-    record = query_record.announce(running(), "a", UNION, 1, "b")
+    record = query_rules.announce(running(), "a", UNION, 1, "b")
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=QueryRecord) == record
 
 
@@ -128,8 +128,8 @@ def test_what_has_not_started_is_not_taken_over() -> None:
     """A new plan is begun beside a query that runs, and its engines may be cold."""
     record = msgspec.structs.replace(running(), keepers=HOSTS)
     fragment = record.fragment(UNION)
-    assert query_record.is_leased(record, fragment)
-    assert not query_record.is_leased(record, msgspec.structs.replace(fragment, output_schema=None))
+    assert query_rules.is_leased(record, fragment)
+    assert not query_rules.is_leased(record, msgspec.structs.replace(fragment, output_schema=None))
 
 
 def _fragment(raw: Any) -> Any:
@@ -178,11 +178,11 @@ def test_a_record_that_does_not_hang_together_is_refused_where_it_is_decoded(how
 def test_a_change_that_would_make_a_record_malformed_is_refused_like_any_other() -> None:
     record = running()
     with pytest.raises(SbonError, match="cannot be kept"):
-        query_record.with_keepers(record, (), 0)
+        query_rules.with_keepers(record, (), 0)
     last = msgspec.structs.replace(record.fragment(UNION), granted=2**53 - 1)
     record = msgspec.structs.replace(record, fragments={**record.fragments, UNION: last})
     with pytest.raises(SbonError, match="out of range"):
-        query_record.announce(record, "a", UNION, 1, "b")
+        query_rules.announce(record, "a", UNION, 1, "b")
 
 
 MOSTLY = st.sampled_from((True, True, True, False))
@@ -240,7 +240,7 @@ class Ownership(RuleBasedStateMachine):
 
     def _claim(self, host: Host, answered: bool) -> None:
         assert host.disk is not None
-        self.record, granted = query_record.claim(self.record, host.name, UNION, host.generation)
+        self.record, granted = query_rules.claim(self.record, host.name, UNION, host.generation)
         self.late_claims.append((host.name, host.generation))
         if not answered:
             return
@@ -265,14 +265,14 @@ class Ownership(RuleBasedStateMachine):
     def late_claim(self, data: st.DataObject) -> None:
         """A claim that was sent before arrives (again); nobody waits for its answer any more."""
         name, generation = data.draw(st.sampled_from(self.late_claims))
-        self.record, _ = query_record.claim(self.record, name, UNION, generation)
+        self.record, _ = query_rules.claim(self.record, name, UNION, generation)
 
     @precondition(lambda self: self.record.move is None and self._those(Host.may_announce))
     @rule(data=st.data(), answered=MOSTLY)
     def announce(self, data: st.DataObject, answered: bool) -> None:
         host = data.draw(st.sampled_from(self._those(Host.may_announce)))
         to = data.draw(st.sampled_from([name for name in HOSTS if name != host.name]))
-        self.record = query_record.announce(self.record, host.name, UNION, host.generation, to)
+        self.record = query_rules.announce(self.record, host.name, UNION, host.generation, to)
         assert self.record.move is not None
         if answered:
             host.granted = self.record.assignment(UNION, self.record.move.generation)
@@ -321,9 +321,9 @@ class Ownership(RuleBasedStateMachine):
     def unlock(self, expires: bool) -> None:
         """The keeper hears that a move has arrived, or waits no longer, or is restarted."""
         self.record = msgspec.msgpack.decode(msgspec.msgpack.encode(self.record), type=QueryRecord)
-        self.record = query_record.unlocked(self.record, UNION, self.record.fragment(UNION).generation)
+        self.record = query_rules.unlocked(self.record, UNION, self.record.fragment(UNION).generation)
         if expires:
-            self.record = query_record.expired(self.record)
+            self.record = query_rules.expired(self.record)
 
     @invariant()
     def runs_at_most_once_and_where_the_keeper_says(self) -> None:
