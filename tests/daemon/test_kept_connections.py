@@ -14,7 +14,6 @@ from daemon.peering.requests import PeerRequests
 from overlay.identity import Identity
 from sbon.errors import SbonError
 from tests.daemon.request_peers import (
-    CLIENT,
     DIMENSIONS,
     SERVER,
     Answer,
@@ -25,16 +24,6 @@ from tests.daemon.request_peers import (
     open_tls,
     serving,
 )
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> PeerRequests:
-    return PeerRequests(open_tls(CLIENT), 1, tmp_path / "client", DIMENSIONS)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> PeerRequests:
-    return PeerRequests(open_tls(SERVER), 1, tmp_path / "server", DIMENSIONS)
 
 
 async def test_a_connection_carries_one_request_after_another(client: PeerRequests, server: PeerRequests) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,7 +19,6 @@ from tests.daemon.request_peers import (
     CLIENT,
     CLIENT_ID,
     DIMENSIONS,
-    SERVER,
     SERVER_ID,
     Answer,
     Question,
@@ -36,16 +34,6 @@ class Places(msgspec.Struct, frozen=True):
     records: tuple[NodeRecord, ...] = ()
     by_name: dict[str, Coordinate | None] = {}
     paths: list[KnownPath] = []
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> PeerRequests:
-    return PeerRequests(open_tls(CLIENT), 1, tmp_path / "client", DIMENSIONS)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> PeerRequests:
-    return PeerRequests(open_tls(SERVER), 1, tmp_path / "server", DIMENSIONS)
 
 
 async def test_a_request_is_answered(client: PeerRequests, server: PeerRequests) -> None:

@@ -16,29 +16,15 @@ from daemon.peering.requests import PeerRequests
 from overlay.records import Address
 from sbon.errors import SbonError, StaleGenerationError, UnavailableError
 from tests.daemon.request_peers import (
-    CLIENT,
     CLIENT_ID,
-    DIMENSIONS,
-    SERVER,
     Answer,
     Question,
     content,
     make_folder,
-    open_tls,
     packed,
     raw_exchange,
     serving,
 )
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> PeerRequests:
-    return PeerRequests(open_tls(CLIENT), 1, tmp_path / "client", DIMENSIONS)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> PeerRequests:
-    return PeerRequests(open_tls(SERVER), 1, tmp_path / "server", DIMENSIONS)
 
 
 async def test_a_folder_arrives_whole(client: PeerRequests, server: PeerRequests, tmp_path: Path) -> None:
