@@ -22,7 +22,7 @@ from overlay.sessions import Sessions
 from overlay.telling import Telling
 from sbon.coordinate import MAX_ERROR, Coordinate
 from sbon.coordinate_estimator import CoordinateEstimator
-from sbon.update_filter import LOST_PROBES, UpdateFilter
+from sbon.update_filter import UpdateFilter
 
 #: An error estimate is advertised anew when it changed by this much.
 ADVERTISE_ERROR: Final = 0.1
@@ -191,7 +191,7 @@ class Measuring(Telling):
             if estimator.is_settling and news.has_found:
                 self._place_changed(now)
             # What nobody can have heard of is no better known for being newer.
-            self._moved_at = now if estimator.updates < LOST_PROBES else now + NEWS_INTERVAL_S
+            self._moved_at = now + NEWS_INTERVAL_S if news.has_found else now
 
     def _place_changed(self, now: float) -> None:
         """This node's place settles yet, and is another one now."""

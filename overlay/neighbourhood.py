@@ -434,11 +434,12 @@ class Neighbourhood(Speech):
 
     def _meet(self, node_id: NodeId, boot_id: int) -> None:
         """Remember somebody with whom a session is open; the one not heard of for longest makes room, unless its answer
-        is still waited for, one that is not probed if there is any."""
+        is still waited for: one that concerns no search if there is any, and that is not probed."""
         self._strangers[node_id] = Stranger(boot_id, self._now)
         while len(self._strangers) > self._config.max_strangers:
             others = [other for other in self._strangers if other != node_id and not self._is_awaited(other)]
-            oldest = next((other for other in others if not self._strangers[other].is_probed), [*others, node_id][0])
+            searching = self._concerned_by_searches()
+            oldest = min(others, key=lambda one: (one in searching, self._strangers[one].is_probed), default=node_id)
             self._send(oldest, Unlink(True), CLOSE)
             self._part_with_stranger(oldest, close=False)
         self._bound_hearsay()
@@ -458,6 +459,10 @@ class Neighbourhood(Speech):
 
     def _is_awaited(self, node_id: NodeId) -> bool:
         """Whether that node was asked something that it is to answer yet."""
+        raise NotImplementedError
+
+    def _concerned_by_searches(self) -> set[NodeId]:
+        """Who is to tell us of a change, or to be told of ours, as a search is under way."""
         raise NotImplementedError
 
     def _is_back(self, node_id: NodeId, now: float) -> bool:

@@ -22,6 +22,7 @@ import msgspec
 
 from overlay.config import MAX_REMEMBERED, OverlayConfig
 from overlay.events import Event, JoinFailed, Left, SearchFinished
+from overlay.followers import Followers
 from overlay.identity import NodeId
 from overlay.latency_estimate import LatencyEstimate
 from overlay.messages import Leave, SearchReply, SearchRequest
@@ -70,6 +71,7 @@ class Overlay(Talk):
         config.check()
         super().__init__(record, config, rng, now, sessions)
         self._searches: dict[int, Search] = {}
+        self._followers = Followers()
         self._next_search_id = rng.getrandbits(31)
         self._looked_up_at = now
         self._lookup_at, self._lookup_interval_s = now + FIRST_LOOKUP_S, LOOKUP_S
@@ -218,6 +220,7 @@ class Overlay(Talk):
         """The host's load average per core, as measured. Advertised when it has changed enough."""
         if not load >= 0.0:
             raise ValueError(f"a load of {load}")
+        self._at(now)
         load = min(load, MAX_LOAD)
         if abs(load - self._own.load) >= self._config.advertise_load:
             self._change_own(load=load)
@@ -333,6 +336,8 @@ class Overlay(Talk):
             for packed, age_s in with_ages(reply.records, reply.ages)
         ]
         if not search.answered(sender):
+            if search.was_asked(sender):  # it has answered, and is elsewhere since
+                search.know(answerer, now, asked=True)
             return
         if search.is_lookup:
             self._consider(answerer, reply.record, now)
@@ -355,9 +360,28 @@ class Overlay(Talk):
         best = best_by_turns(objective, self._known_to_others(but=sender), request)
         records, ages = fitting(best, MAX_BODY_BYTES - REPLY_FRAME_BYTES - len(self._packed))
         self._send(sender, SearchReply(request.search_id, self._packed, records, ages))
+        if not request.record:
+            self._followers.add(sender, request.search_id, now)
+
+    def _close(self, node_id: NodeId) -> None:
+        super()._close(node_id)
+        self._followers.forget(node_id)
+
+    def _change_own(self, **changes: object) -> None:
+        """Those that are searching, and have asked this node, are told at once."""
+        super()._change_own(**changes)
+        for asker, search_id in self._followers.to_tell(self._now):
+            if self._sessions.is_open(asker):
+                self._send(asker, SearchReply(search_id, self._packed, ()))
 
     def _is_awaited(self, node_id: NodeId) -> bool:
         return any(search.waits_for(node_id) for search in self._searches.values())
+
+    def _concerned_by_searches(self) -> set[NodeId]:
+        found = {
+            record.node_id for search in self._searches.values() if not search.is_lookup for record in search.result()
+        }
+        return found.union(asker for asker, _ in self._followers.to_tell(self._now))
 
     def _take_unlink(self, sender: NodeId, surplus: bool, now: float) -> None:
         """The session ends with it, perhaps before a request of ours has come to the other side."""

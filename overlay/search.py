@@ -171,6 +171,10 @@ class Search:
         if worst not in self._waiting and worst not in self._late:
             del self._found[worst]
 
+    def was_asked(self, node_id: NodeId) -> bool:
+        found = self._found.get(node_id)
+        return found is not None and found.asked
+
     def waits_for(self, node_id: NodeId) -> bool:
         return node_id in self._waiting or node_id in self._late
 

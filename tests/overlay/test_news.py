@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from overlay.config import OverlayConfig
+from overlay.neighbourhood import NEWS_INTERVAL_S
 from sbon.cost_space import MAX_LOAD
+from sbon.update_filter import FOUND_ERROR
 from tests import truth
 from tests.overlay.fake_network import full_mesh
 
@@ -34,6 +37,24 @@ def test_load_is_advertised_when_it_really_changed() -> None:
     node.validate()
     with pytest.raises(ValueError, match="load"):
         node.set_load(float("nan"), network.now)
+
+
+def test_a_place_that_was_found_stays_until_those_who_were_told_of_it_have_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those far from it have, too: a newcomer is told on."""
+    network = full_mesh(FIVE, QUIET)
+    node = network.nodes[0]
+    monkeypatch.setattr(node._update_filter, "is_news", lambda *_: True)
+    for probes, found_error, moves in ((2, FOUND_ERROR / 2, 1), (2, 2 * FOUND_ERROR, 3)):
+        unsure = msgspec.structs.replace(node._estimator.coordinate, error=found_error)
+        monkeypatch.setattr(node._estimator, "coordinate", unsure)
+        monkeypatch.setattr(node._estimator, "updates", probes)
+        node._update_filter.has_found, node._moved_at = False, network.now
+        before = node.record.incarnation
+        for now in (network.now, network.now + 1.0, network.now + NEWS_INTERVAL_S - 0.1):
+            node._advertise_if_moved(now)
+        assert node.record.incarnation - before == moves
 
 
 def test_neighbours_hear_of_another_place_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
