@@ -35,16 +35,17 @@ LATEST_STEADY: Final = 1 / 2
 #: weight of the newest sample.
 MOVED_RATIO: Final = 1.8
 ERROR_WEIGHT: Final = 0.03
-#: Share of the ratio that makes news of a new node that still looks for its place: it comes nearer by small steps, too.
-#: One that errs by less has found it, though it may come nearer still: if it told each step, what others heard of it
-#: from third ones would never be true.
-SETTLING_SHARE: Final = 0.4
-FOUND_ERROR: Final = 0.15
-#: After so many probes a place is found that errs by less than this; one that errs by more is lost again: it seems to
-#: be near to nodes to which it is not. (While a fifth of the nodes was replaced every minute, such had 2 % of 10,000
-#: nodes', and 5 % of 2,500 nodes', places among the ten nearest of others that those younger than a minute had.)
-LOST_PROBES: Final = 20
+#: A place is found that errs by less than this: what others hear of it, and tell on, stays true for a while.
+FOUND_ERROR: Final = 0.1
+#: After so many probes also one that errs by less than this; one that errs by more is lost again: it seems to be near
+#: to nodes to which it is not. (While a fifth of the nodes was replaced every minute, such had 2 % of 10,000 nodes',
+#: and 5 % of 2,500 nodes', places among the ten nearest of others that those younger than a minute had.)
+LOST_PROBES: Final = 30
 LOST_ERROR: Final = 0.3
+#: Share of the ratio that makes news of a new node that errs by more than this: it comes nearer by small steps, too. If
+#: others told each step, what is heard of them from third ones would never be true.
+SETTLING_SHARE: Final = 0.4
+LOOKING_ERROR: Final = 0.15
 #: After so many any place is found: that of a node that no coordinate fits, too.
 UNFIT_PROBES: Final = 60
 
@@ -82,7 +83,7 @@ class UpdateFilter:
         self.has_found = raw.error <= bound or probes >= UNFIT_PROBES
         if not self.has_found:
             return msgspec.structs.replace(raw, error=MAX_ERROR)
-        if self._smoothed is None or (self._is_settling and raw.error > FOUND_ERROR):
+        if self._smoothed is None or (self._is_settling and raw.error > LOOKING_ERROR):
             self._weight = 1.0
             self._smoothed = raw
         else:
@@ -95,7 +96,7 @@ class UpdateFilter:
         """Whether to advertise ``place``: ``predictions`` are other nodes' places and the round trips to them that
         follow from what is advertised now. Nobody to tell: no news.
         """
-        is_looking = self._is_settling and place.error > FOUND_ERROR
+        is_looking = self._is_settling and place.error > LOOKING_ERROR
         ratio = self._ratio * SETTLING_SHARE if is_looking else self._ratio
         changes = [
             abs(place.rtt_ms(other) - predicted_ms) / max(ratio * predicted_ms, self._least_ms)

@@ -11,6 +11,7 @@ from sbon.update_filter import (
     FOUND_ERROR,
     LATEST,
     LATEST_STEADY,
+    LOST_ERROR,
     LOST_PROBES,
     SMOOTHING,
     STEADY_SAMPLES,
@@ -58,7 +59,7 @@ def test_with_nobody_to_tell_there_is_no_news() -> None:
 
 
 def test_a_new_node_says_that_it_knows_nothing_until_it_has_found_its_place() -> None:
-    unsure, lost = (msgspec.structs.replace(HERE, error=times * FOUND_ERROR) for times in (1.9, 3.0))
+    unsure, lost = (msgspec.structs.replace(HERE, error=share * LOST_ERROR) for share in (0.9, 1.1))
     news = UpdateFilter(0.05, 0.1)
     for x in (50.0, 20.0):
         place = msgspec.structs.replace(moved(x), error=2.0 * FOUND_ERROR)
