@@ -66,7 +66,7 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     #: The advertised coordinate follows the real one when predictions to neighbours have changed by this
     #: ratio on average (of a small one: by this much), the advertised load when it has changed by so much.
-    advertise_ratio: float = 0.05
+    advertise_ratio: float = 0.035
     advertise_distance_ms: float = 0.3
     advertise_load: float = 0.1
     #: A path has changed when its filtered round trip is this far from the one last reported (both must hold).
