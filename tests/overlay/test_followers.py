@@ -134,7 +134,20 @@ def test_a_search_takes_in_what_those_say_of_themselves_that_have_answered(
     assert search._found[id_of(ASKED)].cost < before
 
 
-def test_those_that_a_search_has_found_make_room_last(
+@pytest.mark.parametrize("is_lookup", [False, True])
+def test_a_search_concerns_those_that_it_has_found_and_who_has_asked(
+    network: FakeNetwork, asker: Overlay, asked: Overlay, *, is_lookup: bool
+) -> None:
+    assert not asker._concerned_by_searches()
+    search_id = asker.search(NearestTo(PLACE), 2, network.now, is_lookup=is_lookup)
+    found = {record.node_id for record in asker._searches[search_id].result()}
+    assert found
+    assert asker._concerned_by_searches() == (set() if is_lookup else found)
+    asked._dispatch(id_of(ASKER), question(7, pack(asker.record) if is_lookup else b""), network.now)
+    assert asked._concerned_by_searches() == (set() if is_lookup else {id_of(ASKER)})
+
+
+def test_those_that_a_search_concerns_make_room_last(
     network: FakeNetwork, asker: Overlay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strangers = [id_of(index) for index in range(20, 20 + asker._config.max_strangers)]
