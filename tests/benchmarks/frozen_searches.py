@@ -1,14 +1,15 @@
 """What searches find in the tables of an overlay that stands still, and why they miss what they miss.
 
     python -m tests.benchmarks.frozen_searches freeze TABLES [arguments of sbon simulate overlay]
-    python -m tests.benchmarks.frozen_searches search TABLES [--searches 300] [--set PARALLEL=2]
+    python -m tests.benchmarks.frozen_searches search TABLES [--searches 300] [--set PARALLEL=2] [--also-nearest 14]
 
 *freeze* simulates an overlay as ``sbon simulate overlay`` does, without searches at its end unless they are asked for,
 prints its figures as JSON, and writes down whom each node knows then. For large ones there is a compiled copy
 (:mod:`tests.benchmarks.compiled`). *search* asks there, with the overlay's own :mod:`overlay.search`: a thousand
 searches in 10,000 tables take minutes, where a run takes hours. Answers come after two predicted round trips (one to
 shake hands), the dead do not answer, and nobody learns anything. ``--set`` changes a constant of :mod:`overlay.search`,
-to see what it is good for.
+to see what it is good for. ``--also-nearest N`` and ``--also-hubs N`` let everybody know its N nearest, too, or the N
+best hubs as seen from its place, whoever covers them: what would be found if nodes heard of all of those.
 
 Prints, for the nearest and for least usage, recall@10, the hosts asked, the seconds taken (mean, 99th percentile), and
 of those missed how many were
@@ -43,6 +44,7 @@ from overlay.identity import NodeId
 from overlay.messages import Packed, SearchRequest
 from overlay.naming import ID_END_BYTES, REPLY_FRAME_BYTES, fitting, with_ages
 from overlay.packing import unpack
+from overlay.pointers import hub_ms
 from overlay.records import NodeRecord
 from overlay.search import Search, best_by_turns
 from overlay.session_wire import MAX_BODY_BYTES
@@ -93,8 +95,11 @@ def freeze(population: Population) -> Frozen:
 class Hosts:
     """They, by node id."""
 
-    def __init__(self, frozen: Frozen) -> None:
+    def __init__(self, frozen: Frozen, also_nearest: int = 0, also_hubs: int = 0) -> None:
+        """``also_nearest``, ``also_hubs``: of how many of its nearest, and of the best hubs, everybody knows, too."""
         self._dimensions = frozen.dimensions
+        self._also_nearest, self._also_hubs = also_nearest, also_hubs
+        self._others = cache(self._also_known_to)
         self.record = cache(self._unpacked)
         self.table = {self.record(table.own).node_id: table for table in frozen.tables}
         self.own = {node_id: self.record(table.own) for node_id, table in self.table.items()}
@@ -103,8 +108,22 @@ class Hosts:
         return unpack(packed, self._dimensions)
 
     def known_to(self, host: NodeId) -> Iterator[tuple[NodeRecord, Packed, float]]:
-        """Whom it would name to others."""
-        return ((self.record(packed), packed, age_s) for packed, age_s in self.table[host].known)
+        """Whom it would name to others, and of whom it is to know besides."""
+        for packed, age_s in self.table[host].known:
+            yield self.record(packed), packed, age_s
+        for node_id in self._others(host):
+            yield self.own[node_id], self.table[node_id].own, 0.0
+
+    def _also_known_to(self, host: NodeId) -> list[NodeId]:
+        if not self._also_nearest and not self._also_hubs:
+            return []
+        here = self.own[host].coordinate
+        away = [(here.rtt_ms(record.coordinate), record) for record in self.own.values() if record.node_id != host]
+        hubs = ((hub_ms(record, away_ms), record.node_id) for away_ms, record in away)
+        chosen = heapq.nsmallest(self._also_nearest, ((away_ms, record.node_id) for away_ms, record in away))
+        chosen += heapq.nsmallest(self._also_hubs, hubs)
+        known = {self.record(packed).node_id for packed, _ in self.table[host].known}
+        return [node_id for node_id in dict.fromkeys(node_id for _, node_id in chosen) if node_id not in known]
 
     def answer(
         self, host: NodeId, asker: NodeId, objective: Objective, request: SearchRequest
@@ -258,9 +277,10 @@ def _search(arguments: argparse.Namespace) -> None:
     for name, value in arguments.set:
         setattr(tuned, name, value)
     try:
-        hosts = Hosts(msgspec.msgpack.decode(arguments.tables.read_bytes(), type=Frozen))
+        frozen = msgspec.msgpack.decode(arguments.tables.read_bytes(), type=Frozen)
     except (OSError, msgspec.MsgspecError) as error:
         raise SystemExit(f"{arguments.tables}: {error}: name a file that `freeze` has written") from error
+    hosts = Hosts(frozen, arguments.also_nearest, arguments.also_hubs)
     for kind in arguments.kinds:
         figures = measure(hosts, kind, arguments.searches, arguments.seed)
         print(kind, msgspec.json.encode(figures).decode(), flush=True)
@@ -286,6 +306,8 @@ def main(words: Sequence[str] | None = None) -> int:
     search.add_argument("--searches", type=int, default=300, help="of each kind (default: 300)")
     search.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     search.add_argument("--seed", type=int, default=5)
+    search.add_argument("--also-nearest", type=int, default=0, metavar="N", help="everybody knows its N nearest, too")
+    search.add_argument("--also-hubs", type=int, default=0, metavar="N", help="and the N best hubs around")
     search.add_argument(
         "--set", action="append", default=[], type=_setting, metavar="NAME=VALUE", help="of overlay/search.py"
     )
