@@ -47,9 +47,9 @@ class OverlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     far_link_lifetime_s: float = 180.0
     #: Nodes met by probing, beside the linked ones; the least recently heard of goes first.
     max_strangers: int = 12
-    #: Neighbours tell each other whom they know near by: often while that brings news, then less and less.
+    #: A node asks others whom they know near by: often while that brings news, then less and less.
     min_exchange_interval_s: float = 1.0
-    max_exchange_interval_s: float = 12.0
+    max_exchange_interval_s: float = 16.0
 
     #: A neighbour lets itself be heard this often; after so long a silence it is checked, and that takes so long.
     beat_interval_s: float = 3.0

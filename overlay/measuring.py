@@ -26,9 +26,6 @@ from sbon.update_filter import UpdateFilter
 
 #: An error estimate is advertised anew when it changed by this much.
 ADVERTISE_ERROR: Final = 0.1
-#: Now and then the probe of a fresh node sees whether a pointer is right; the others go to random nodes, which tell
-#: most about our own place.
-CHECK_POINTER_INTERVAL_S: Final = 24.0
 #: Whose peers' samples are off by more than this, in the median, meets fresh ones more often. (At rest that is half of
 #: 1,000 nodes of PlanetLab-490: with a fresh one in each probe handshakes were the largest part of the traffic.)
 UNSURE_ERROR: Final = 0.05
@@ -48,22 +45,16 @@ class Measuring(Telling):
         self._update_filter = UpdateFilter(config.advertise_ratio, config.advertise_distance_ms)
         own = msgspec.structs.replace(record, coordinate=self._estimator.coordinate, status=Status.ALIVE)
         super().__init__(own, config, rng, now, sessions)
-        self._probe_at = self._fresh_at = self._moved_at = self._check_at = now
+        self._probe_at = self._fresh_at = self._moved_at = now
 
     # --- asking
 
     def _probe(self, now: float) -> None:
         if now >= self._fresh_at and self._samples:
             self._fresh_at = now + self._fresh_interval_s
-            doubtful = self._pointers.most_doubtful(now, self._sessions.is_open) if now >= self._check_at else None
-            record = self._samples.popleft()[0] if doubtful is None else doubtful.record
+            record = self._samples.popleft()[0]
             if not self._sessions.is_open(record.node_id) and record.node_id not in self._links.candidates:
                 self._say(record, Ping(0), now, record.coordinate)
-                if doubtful is not None:
-                    self._check_at = now + CHECK_POINTER_INTERVAL_S
-                    # It may be one of our nearest without being a neighbour: it hears of us, too, and tells whom it
-                    # knows near us. That costs little more than the handshake.
-                    self._say(record, self._question(record.node_id), now)
                 return
         candidates = self._links.candidates
         chosen = self._prober.choose(

@@ -46,6 +46,10 @@ DROP_INTERVAL_S: Final = 3.0
 DOUBTFUL_EXCHANGES: Final = 0.5
 NEAR_EXCHANGES: Final = 0.75
 MAX_QUESTIONS: Final = 4
+#: One of the nearest that is no neighbour is asked this often at most: it takes a handshake. And after an answer that
+#: names one of our nearest that was not known exchanges are so many times as far from each other as they were.
+ASK_NEAREST_INTERVAL_S: Final = 4.0
+AFTER_NEAREST: Final = 0.25
 #: A neighbour that was given up has died *lately* for so long. Others have come since: until then exchanges are no more
 #: than so far apart. Of others that could not be reached so many are counted at most.
 LATELY_S: Final = 60.0
@@ -97,6 +101,7 @@ class Neighbourhood(Speech):
         #: When others could not be reached.
         self._unreached: deque[float] = deque(maxlen=MAX_UNREACHED)
         self._exchange_at, self._exchange_interval_s = now, config.min_exchange_interval_s
+        self._asks_nearest, self._ask_nearest_at = False, now
         self._drop_at = now
         self._tick_s = min(1.0, config.probe_interval_s)
 
@@ -130,20 +135,27 @@ class Neighbourhood(Speech):
                 self._send(node_id, Beat(self._packed))
 
     def _exchange(self, now: float) -> None:
-        """Ask a neighbour whom it knows that is worth knowing at our place."""
+        """Ask whom they know that is worth knowing at our place: by turns a neighbour, and one of our nearest."""
         config = self._config
         most_s = config.max_exchange_interval_s
         if self._deaths_lately(now):
             most_s = min(most_s, max(DEATHS_EXCHANGE_INTERVAL_S, config.min_exchange_interval_s))
         self._exchange_interval_s = min(most_s, 2.0 * self._exchange_interval_s)
         self._exchange_at = now + self._exchange_interval_s * (0.75 + 0.5 * self._rng.random())
+        self._asks_nearest = not self._asks_nearest
+        if self._asks_nearest and now >= self._ask_nearest_at:
+            nearest = self._pointers.nearest_to_ask(self._is_peer)
+            if nearest is not None:
+                self._ask_nearest_at = now + ASK_NEAREST_INTERVAL_S
+                self._say(nearest.record, self._question(nearest.record.node_id), now)
+                return
         partner = self._exchange_partner(now)
         if partner is not None:
             self._send(partner, self._question(partner))
 
     def _exchange_partner(self, now: float) -> NodeId | None:
         """By turns the neighbour most alike to whom we want to hear of most, and any neighbour, mostly an alike one."""
-        doubtful = self._pointers.most_doubtful(now, lambda node_id: False)
+        doubtful = self._pointers.most_doubtful(now)
         if doubtful is not None and self._rng.random() < DOUBTFUL_EXCHANGES:
             alike = self._links.most_alike(doubtful.record.coordinate, 1, lambda node_id: False)
             return alike[0].record.node_id if alike else None
@@ -169,6 +181,12 @@ class Neighbourhood(Speech):
         """There is something new to be learned: ask often again, and first ``at``."""
         self._exchange_interval_s = self._config.min_exchange_interval_s
         self._exchange_at = min(self._exchange_at, at)
+
+    def _exchange_again(self, now: float) -> None:
+        """There is more to be learned here than elsewhere."""
+        interval_s = max(self._config.min_exchange_interval_s, AFTER_NEAREST * self._exchange_interval_s)
+        self._exchange_interval_s = interval_s
+        self._exchange_at = min(self._exchange_at, now + interval_s)
 
     def _deaths_lately(self, now: float) -> int:
         """How many neighbours were given up lately: MAX_LOST at most, as no more are remembered."""
@@ -325,8 +343,11 @@ class Neighbourhood(Speech):
     def _take_exchange_reply(self, sender: NodeId, reply: ExchangeReply, now: float) -> None:
         if self._is_odd(sender):
             return
+        known = {*self._pointers.table, *self._links.table}
         for packed, age_s in with_ages(reply.records[:EXCHANGE_RECORDS], reply.ages):
             self._consider_packed(packed, now, age_s)
+        if not self._links.are_few and not known.issuperset(self._pointers.nearest()):
+            self._exchange_again(now)
         for node_id, heard_s in zip(self._asked_about.pop(sender, ()), reply.alive, strict=False):
             if heard_s != NOT_KNOWN:
                 self._pointers.hear(node_id, now - heard_s)

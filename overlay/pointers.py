@@ -160,11 +160,19 @@ class Pointers:
         for pointer in sorted(self.table.values(), key=lambda known: (known.hub_ms, known.record.node_id)):
             pointer.covered = self._is_covered(pointer, neighbours)
 
-    def most_doubtful(self, now: float, but: Callable[[NodeId], bool]) -> Pointer | None:
-        """The one, except ``but``, that nothing was heard of for longest, if that is long enough to ask it."""
-        others = [(known.alive_at, node_id) for node_id, known in self.table.items() if not but(node_id)]
-        oldest = self.table[min(others)[1]] if others else None
+    def most_doubtful(self, now: float) -> Pointer | None:
+        """The one that nothing was heard of for longest, if that is long enough to ask for it."""
+        oldest = min(self.table.values(), key=lambda known: (known.alive_at, known.record.node_id), default=None)
         return oldest if oldest is not None and now - oldest.alive_at > DOUBTFUL_S else None
+
+    def nearest(self) -> list[NodeId]:
+        """Those of them that have the places for the nearest."""
+        return [node_id for node_id, known in self.table.items() if self._is_near(known)]
+
+    def nearest_to_ask(self, but: Callable[[NodeId], bool]) -> Pointer | None:
+        """Of the nearest, except ``but``, the one that nothing was heard of for longest."""
+        others = [(self.table[node_id].alive_at, node_id) for node_id in self.nearest() if not but(node_id)]
+        return self.table[min(others)[1]] if others else None
 
     def is_worth_telling(self, node_id: NodeId) -> bool:
         """Whether it is one of the nearest, or a hub that nobody covers, and not just remembered while there is room:

@@ -137,13 +137,25 @@ def test_news_replace_what_is_known_and_old_news_do_not() -> None:
     assert pointers.table[id_of(1)].away_ms == 20.0
 
 
+def test_of_the_nearest_the_one_is_asked_that_nothing_was_heard_of_for_longest() -> None:
+    hub = at(100, 300.0)
+    pointers = told(hub)
+    for index in range(NEAREST):
+        told(at(index, 10.0 + index), pointers=pointers, alive_at=20.0 - index)
+    assert sorted(pointers.nearest()) == sorted(map(id_of, range(NEAREST)))
+    asked: list[str] = []
+    while (pointer := pointers.nearest_to_ask(asked.__contains__)) is not None:
+        asked.append(pointer.record.node_id)
+    assert asked == [id_of(index) for index in reversed(range(NEAREST))]
+    assert hub.node_id in pointers.table
+
+
 def test_what_nothing_is_heard_of_is_doubted_and_then_forgotten() -> None:
     pointers = told(at(1, 100.0))
-    assert pointers.most_doubtful(DOUBTFUL_S, lambda node_id: False) is None
-    doubtful = pointers.most_doubtful(DOUBTFUL_S + 1.0, lambda node_id: False)
+    assert pointers.most_doubtful(DOUBTFUL_S) is None
+    doubtful = pointers.most_doubtful(DOUBTFUL_S + 1.0)
     assert doubtful is not None
     assert doubtful.record.node_id == id_of(1)
-    assert pointers.most_doubtful(DOUBTFUL_S + 1.0, lambda node_id: True) is None
     pointers.hear(id_of(1), 10.0)
     pointers.refresh(HERE, (), OLDEST_S + 5.0)
     assert id_of(1) in pointers.table
