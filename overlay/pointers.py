@@ -34,8 +34,8 @@ NEAREST: Final = 14
 #: One covers another if it is so many times more alike to it than we are. With 1, the second best hubs of a region are
 #: covered by the best of the next one, and known to few; with 2, those of regions around leave no room for others.
 COVERS: Final = 1.25
-#: A node that nothing was heard of for so long is forgotten, or not even remembered; one of so long ago may be asked
-#: whether it is there. (At rest 1 % of those that live were last heard of more than 76 s ago. While a fifth of 2,000
+#: A node that nothing was heard of for so long is forgotten, or not even remembered; for one of so long ago who is most
+#: alike to it is asked. (At rest 1 % of those that live were last heard of more than 76 s ago. While a fifth of 2,000
 #: nodes was replaced every minute, three in four of those of a minute ago were dead, and had the places of others.)
 OLDEST_S: Final = 60.0
 DOUBTFUL_S: Final = 30.0
