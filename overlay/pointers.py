@@ -167,7 +167,7 @@ class Pointers:
 
     def nearest(self) -> list[NodeId]:
         """Those of them that have the places for the nearest."""
-        return [node_id for node_id, known in self.table.items() if self._is_near(known)]
+        return sorted(self.table, key=lambda node_id: (self.table[node_id].away_ms, node_id))[:NEAREST]
 
     def nearest_to_ask(self, but: Callable[[NodeId], bool]) -> Pointer | None:
         """Of the nearest, except ``but``, the one that nothing was heard of for longest."""
