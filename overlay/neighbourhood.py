@@ -22,7 +22,7 @@ from overlay.links import Link, Links
 from overlay.messages import Beat, Exchange, ExchangeReply, LinkReply, LinkRequest, Packed, Unlink
 from overlay.naming import NOT_KNOWN, REPLY_FRAME_BYTES, age_byte, fitting, id_ends, is_newer, with_ages
 from overlay.packing import packed_id_end, packed_node_id, packed_version, unpack
-from overlay.pointers import OLDEST_S, Pointers, worth_knowing
+from overlay.pointers import Pointers, keep_s, worth_knowing
 from overlay.probing import Prober
 from overlay.records import NodeRecord
 from overlay.session_wire import MAX_BODY_BYTES
@@ -215,7 +215,8 @@ class Neighbourhood(Speech):
 
     def _refresh_pointers(self, now: float) -> None:
         self._refresh_at = now + REFRESH_INTERVAL_S
-        self._pointers.refresh(self._own.coordinate, self._links.table.values(), now)
+        oldest_s = keep_s(self._dead_met_lately(now))
+        self._pointers.refresh(self._own.coordinate, self._links.table.values(), now, oldest_s)
         for pointer in list(self._pointers.table.values()):
             if not pointer.covered:  # it may have a place for us by now
                 self._ask_to_link(pointer.record, pointer.packed, now)
@@ -245,7 +246,9 @@ class Neighbourhood(Speech):
         if link is not None:
             if record.boot_id == link.record.boot_id and record.supersedes(link.record):
                 self._links.update(link, record, packed, self._own.coordinate)
-        elif age_s <= OLDEST_S and record.node_id != self._own.node_id and record.node_id not in self._lost:
+        elif record.node_id != self._own.node_id and record.node_id not in self._lost:
+            if age_s > keep_s(self._dead_met_lately(now)):
+                return
             self._point_to(record, packed, now - age_s)
             if self._ask_to_link(record, packed, now):
                 self._exchange_interval_s = self._config.min_exchange_interval_s

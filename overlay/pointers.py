@@ -11,7 +11,7 @@ a node remembers some others beside its neighbours, and names them to whoever as
   them than we are (the pruning of S. J. Subramanya et al., "DiskANN", NeurIPS 2019, algorithm 2, with its alpha).
 
 What is heard is as old as its source: everybody says with a record how long ago its node surely was alive and at that
-place, and what is older than ``OLDEST_S`` is forgotten.
+place, and what is too old is forgotten: :func:`keep_s`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ NEAREST: Final = 14
 #: One covers another if it is so many times more alike to it than we are. With 1, the second best hubs of a region are
 #: covered by the best of the next one, and known to few; with 2, those of regions around leave no room for others.
 COVERS: Final = 1.25
-#: A node that nothing was heard of for so long is forgotten, or not even remembered; for one of so long ago who is most
-#: alike to it is asked. (At rest 1 % of those that live were last heard of more than 76 s ago. While a fifth of 2,000
-#: nodes was replaced every minute, three in four of those of a minute ago were dead, and had the places of others.)
+#: A node that nothing was heard of for so long is forgotten, or not even remembered, where nobody dies; and where many
+#: do. For one of so long ago as is doubtful who is most alike to it is asked. (While a fifth of 2,000 nodes was replaced
+#: every minute, three in four of those of a minute ago were dead, and had the places of others. At rest nothing but
+#: news from others tells of a pointer, which are four in a minute: half of the nearest that a node did not know it had
+#: known, and forgotten after a minute.)
+OLDEST_AT_REST_S: Final = 180.0
 OLDEST_S: Final = 60.0
 DOUBTFUL_S: Final = 30.0
 #: An operator's host: what counts is the round trip to it, and twice its one-way load.
@@ -150,9 +153,9 @@ class Pointers:
                 nearer += 1
         return nearer < NEAREST
 
-    def refresh(self, here: Coordinate, neighbours: Collection[Known], now: float) -> None:
-        """To be called now and then: forget what is too old, and see anew who is covered."""
-        for node_id in [node_id for node_id, known in self.table.items() if now - known.alive_at > OLDEST_S]:
+    def refresh(self, here: Coordinate, neighbours: Collection[Known], now: float, oldest_s: float) -> None:
+        """To be called now and then: forget what is older than ``oldest_s``, and see anew who is covered."""
+        for node_id in [node_id for node_id, known in self.table.items() if now - known.alive_at > oldest_s]:
             del self.table[node_id]
         for pointer in self.table.values():
             pointer.seen_from(here)
@@ -186,6 +189,11 @@ class Pointers:
     def validate(self) -> None:
         assert len(self.table) <= MAX_POINTERS
         assert all(node_id == known.record.node_id for node_id, known in self.table.items())
+
+
+def keep_s(deaths: int) -> float:
+    """For how long one that nothing is heard of is believed to live, after so many ``deaths`` around us lately."""
+    return max(OLDEST_S, OLDEST_AT_REST_S / (1 + deaths))
 
 
 def hub_ms(record: NodeRecord, away_ms: float) -> float:
