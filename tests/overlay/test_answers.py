@@ -19,7 +19,7 @@ from overlay.naming import NOT_KNOWN, id_end, with_ages
 from overlay.neighbourhood import NEWS_INTERVAL_S, SETTLING_NEWS_INTERVAL_S
 from overlay.node import AFTER_DEATH_S, LOOKUP_S, MAX_LOOKUP_S, SETTLED_LONGER, SETTLING_LOOKUP_S, Overlay
 from overlay.packing import pack, packed_node_id, unpack
-from overlay.pointers import OLDEST_S
+from overlay.pointers import OLDEST_AT_REST_S
 from overlay.records import NodeRecord
 from overlay.wire import decode
 from sbon.coordinate import Coordinate
@@ -118,7 +118,7 @@ def test_who_looks_for_its_own_nearest_becomes_known_to_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_lookup", "age_s", "is_taken_in"), [(True, 5, True), (True, OLDEST_S + 1, False), (False, 5, False)]
+    ("is_lookup", "age_s", "is_taken_in"), [(True, 5, True), (True, OLDEST_AT_REST_S + 1, False), (False, 5, False)]
 )
 def test_who_looks_for_its_own_nearest_takes_in_whom_they_name(
     is_lookup: bool, age_s: float, is_taken_in: bool

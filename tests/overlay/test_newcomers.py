@@ -11,7 +11,7 @@ from overlay.messages import Message, Newcomer, SearchRequest
 from overlay.naming import NOT_KNOWN
 from overlay.node import Overlay
 from overlay.packing import pack
-from overlay.pointers import NEAREST
+from overlay.pointers import NEAREST, OLDEST_S
 from overlay.records import NodeRecord
 from overlay.telling import NEWCOMER_TOLD, NEWCOMERS_AT_ONCE
 from sbon.coordinate import Coordinate
@@ -141,7 +141,7 @@ def test_those_who_may_take_one_for_near_hear_that_it_is_far(
     hear(node, new_one(node, 60.0, incarnation=2), network.now)
     assert told
     told.clear()
-    node._pointers.refresh(node.record.coordinate, node._links.table.values(), network.now)
+    node._pointers.refresh(node.record.coordinate, node._links.table.values(), network.now, OLDEST_S)
     hear(node, new_one(node, 90.0, incarnation=3), network.now)
     assert not told, "nobody wants it where it was, nor where it is"
 

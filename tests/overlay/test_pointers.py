@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from overlay.config import MAX_POINTERS
 from overlay.packing import pack
-from overlay.pointers import DOUBTFUL_S, NEAREST, OLDEST_S, Pointer, Pointers, worth_knowing
+from overlay.pointers import (
+    DOUBTFUL_S,
+    NEAREST,
+    OLDEST_AT_REST_S,
+    OLDEST_S,
+    Pointer,
+    Pointers,
+    keep_s,
+    worth_knowing,
+)
 from overlay.records import NodeRecord
 from sbon.coordinate import Coordinate
 from tests.overlay.fake_network import fake_record, id_of
@@ -120,7 +129,7 @@ def test_one_that_comes_between_covers_those_behind_it() -> None:
     assert pointers.table[id_of(1)].covered
     assert not pointers.table[id_of(2)].covered
     pointers.remove(id_of(2))
-    pointers.refresh(HERE, (), 0.0)
+    pointers.refresh(HERE, (), 0.0, OLDEST_S)
     assert not pointers.table[id_of(1)].covered
 
 
@@ -157,10 +166,17 @@ def test_what_nothing_is_heard_of_is_doubted_and_then_forgotten() -> None:
     assert doubtful is not None
     assert doubtful.record.node_id == id_of(1)
     pointers.hear(id_of(1), 10.0)
-    pointers.refresh(HERE, (), OLDEST_S + 5.0)
+    pointers.refresh(HERE, (), OLDEST_S + 5.0, OLDEST_S)
     assert id_of(1) in pointers.table
-    pointers.refresh(HERE, (), OLDEST_S + 11.0)
+    pointers.refresh(HERE, (), OLDEST_S + 11.0, OLDEST_S)
     assert id_of(1) not in pointers.table
+
+
+def test_the_more_have_died_the_sooner_one_is_forgotten() -> None:
+    kept_s = [keep_s(deaths) for deaths in range(10)]
+    assert kept_s[0] == OLDEST_AT_REST_S
+    assert kept_s == sorted(kept_s, reverse=True)
+    assert kept_s[-1] == OLDEST_S
 
 
 def test_only_who_knows_it_as_it_is_can_say_that_it_was_there() -> None:

@@ -9,9 +9,10 @@ from overlay.config import OverlayConfig
 from overlay.identity import NodeId
 from overlay.messages import Message, SearchReply, Surroundings
 from overlay.naming import with_ages
+from overlay.neighbourhood import MAX_UNREACHED
 from overlay.node import LOOKUP_CONTACTS, Overlay
 from overlay.packing import pack, packed_node_id
-from overlay.pointers import OLDEST_S
+from overlay.pointers import OLDEST_AT_REST_S, OLDEST_S
 from overlay.records import NodeRecord
 from overlay.telling import SURROUNDINGS_TOLD
 from sbon.coordinate import Coordinate
@@ -91,11 +92,21 @@ def test_what_others_look_for_is_told_to_nobody(
     assert not told_after_a_search(node, network.now, monkeypatch, is_lookup=False)
 
 
-@pytest.mark.parametrize(("age_s", "is_taken_in"), [(3, True), (int(OLDEST_S) + 1, False)])
+@pytest.mark.parametrize(
+    ("deaths", "age_s", "is_taken_in"),
+    [
+        (0, 3, True),
+        (0, int(OLDEST_AT_REST_S), True),
+        (0, int(OLDEST_AT_REST_S) + 1, False),
+        (MAX_UNREACHED, int(OLDEST_S), True),
+        (MAX_UNREACHED, int(OLDEST_S) + 1, False),
+    ],
+)
 def test_who_is_told_keeps_in_mind_those_that_are_worth_it(
-    node: Overlay, network: FakeNetwork, age_s: int, is_taken_in: bool
+    node: Overlay, network: FakeNetwork, deaths: int, age_s: int, is_taken_in: bool
 ) -> None:
     record = one_near(node)
+    node._unreached.extend([network.now] * deaths)
     node._dispatch(id_of(TELLER), Surroundings((pack(record),), bytes([age_s])), network.now)
     assert (record.node_id in node._pointers) is is_taken_in
     if is_taken_in:
