@@ -34,13 +34,13 @@ NEAREST: Final = 14
 #: One covers another if it is so many times more alike to it than we are. With 1, the second best hubs of a region are
 #: covered by the best of the next one, and known to few; with 2, those of regions around leave no room for others.
 COVERS: Final = 1.25
-#: A node that nothing was heard of for so long is forgotten, or not even remembered, where nobody dies; and where many
-#: do. For one of so long ago as is doubtful who is most alike to it is asked. (While a fifth of 2,000 nodes was replaced
-#: every minute, three in four of those of a minute ago were dead, and had the places of others. At rest nothing but
-#: news from others tells of a pointer, which are four in a minute: half of the nearest that a node did not know it had
-#: known, and forgotten after a minute.)
+#: A node that nothing was heard of for so long is forgotten, or not even remembered: where nobody dies, and at least.
+#: (At rest only exchanges bring news of pointers, about four in a minute: half of the nearest that were not known had
+#: been, and were forgotten after a minute. While a fifth of 2,000 nodes was replaced every minute, three in four of
+#: those of a minute ago were dead, and had the places of others.)
 OLDEST_AT_REST_S: Final = 180.0
 OLDEST_S: Final = 60.0
+#: For one of so long ago who is most alike to it is asked.
 DOUBTFUL_S: Final = 30.0
 #: An operator's host: what counts is the round trip to it, and twice its one-way load.
 LOAD_MS: Final = 2.0 * LOAD_SCALE_MS
