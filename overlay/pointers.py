@@ -35,7 +35,7 @@ NEAREST: Final = 14
 #: covered by the best of the next one, and known to few; with 2, those of regions around leave no room for others.
 COVERS: Final = 1.25
 #: A node that nothing was heard of for so long is forgotten, or not even remembered: where nobody dies, and at least.
-#: (At rest only exchanges bring news of pointers, about four in a minute: half of the nearest that were not known had
+#: (At rest only exchanges bring news of pointers, about four in a minute: 44 % of the nearest that were not known had
 #: been, and were forgotten after a minute. While a fifth of 2,000 nodes was replaced every minute, three in four of
 #: those of a minute ago were dead, and had the places of others.)
 OLDEST_AT_REST_S: Final = 180.0

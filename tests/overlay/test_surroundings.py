@@ -113,6 +113,17 @@ def test_who_is_told_keeps_in_mind_those_that_are_worth_it(
         assert node._pointers.table[record.node_id].alive_at == network.now - age_s
 
 
+@pytest.mark.parametrize(("deaths", "is_kept"), [(0, True), (MAX_UNREACHED, False)])
+def test_where_many_die_those_are_forgotten_sooner_that_nothing_is_heard_of(
+    node: Overlay, network: FakeNetwork, deaths: int, is_kept: bool
+) -> None:
+    record = one_near(node)
+    node._point_to(record, pack(record), network.now - OLDEST_S - 1.0)
+    node._unreached.extend([network.now] * deaths)
+    node._refresh_pointers(network.now)
+    assert (record.node_id in node._pointers) is is_kept
+
+
 def test_strangers_and_impossible_neighbours_are_not_believed(
     node: Overlay, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
