@@ -177,6 +177,7 @@ class Measuring(Telling):
             place, ((link.record.coordinate, link.away_ms) for link in self._links.table.values())
         ):
             self._change_own(coordinate=place)
+            self._moved.happened(now)
             self._links.moved(self._own.coordinate)
             self._tell_news(now)
             if estimator.is_settling and news.has_found:

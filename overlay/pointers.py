@@ -34,7 +34,7 @@ NEAREST: Final = 14
 #: One covers another if it is so many times more alike to it than we are. With 1, the second best hubs of a region are
 #: covered by the best of the next one, and known to few; with 2, those of regions around leave no room for others.
 COVERS: Final = 1.25
-#: A node that nothing was heard of for so long is forgotten, or not even remembered: where nobody dies, and at least.
+#: A node that nothing was heard of for so long is forgotten, or not even remembered: if little changes, and at least.
 #: (At rest only exchanges bring news of pointers, about four in a minute: 44 % of the nearest that were not known had
 #: been, and were forgotten after a minute. While a fifth of 2,000 nodes was replaced every minute, three in four of
 #: those of a minute ago were dead, and had the places of others.)
@@ -191,9 +191,10 @@ class Pointers:
         assert all(node_id == known.record.node_id for node_id, known in self.table.items())
 
 
-def keep_s(deaths: int) -> float:
-    """For how long one that nothing is heard of is believed to live, after so many ``deaths`` around us lately."""
-    return max(OLDEST_S, OLDEST_AT_REST_S / (1 + deaths))
+def keep_s(changes: int) -> float:
+    """For how long one that nothing is heard of is believed to live, and to be where it was: after so many ``changes``
+    lately, nodes around us that died, or moves of our own place (others' move with it)."""
+    return max(OLDEST_S, OLDEST_AT_REST_S / (1 + changes))
 
 
 def hub_ms(record: NodeRecord, away_ms: float) -> float:

@@ -124,7 +124,7 @@ class Talk(Joining):
 
     def _cannot_reach(self, node_id: NodeId, now: float) -> None:
         if node_id not in self._lost:  # they are tried again and again
-            self._unreached.append(now)
+            self._unreached.happened(now)
         self._waiting.pop(node_id, None)
         self._links.candidates.pop(node_id, None)
         self._pointers.remove(node_id)

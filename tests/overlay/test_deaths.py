@@ -6,8 +6,9 @@ import pytest
 
 from overlay.config import OverlayConfig
 from overlay.identity import NodeId
+from overlay.lately import LATELY_S, MAX_COUNTED
 from overlay.messages import Exchange, Message, SearchRequest
-from overlay.neighbourhood import DEATHS_EXCHANGE_INTERVAL_S, LATELY_S, MAX_UNREACHED
+from overlay.neighbourhood import DEATHS_EXCHANGE_INTERVAL_S
 from overlay.node import Overlay
 from overlay.search import MOST_MORE, PER_DEAD, SILENT_S, Search
 from sbon.objectives import NearestTo
@@ -70,10 +71,10 @@ def test_a_search_counts_the_neighbours_that_died_lately(network: FakeNetwork) -
 def test_a_search_counts_those_that_could_not_be_reached_lately(network: FakeNetwork) -> None:
     """Who has come lately has lost no neighbour yet."""
     asker = network.nodes[ASKER]
-    for index in range(1, MAX_UNREACHED + 3):
+    for index in range(1, MAX_COUNTED + 3):
         asker._say(host(NODES + index, 9.0), SearchRequest(index, TARGET), network.now)
         network.run_until(lambda: not asker._waiting, 30.0)
-        assert deaths_counted(asker, network.now) == min(index, MAX_UNREACHED)
+        assert deaths_counted(asker, network.now) == min(index, MAX_COUNTED)
     network.run(LATELY_S + 1.0)
     assert deaths_counted(asker, network.now) == 0
 

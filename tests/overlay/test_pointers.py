@@ -172,8 +172,8 @@ def test_what_nothing_is_heard_of_is_doubted_and_then_forgotten() -> None:
     assert id_of(1) not in pointers.table
 
 
-def test_the_more_have_died_the_sooner_one_is_forgotten() -> None:
-    kept_s = [keep_s(deaths) for deaths in range(10)]
+def test_the_more_has_changed_the_sooner_one_is_forgotten() -> None:
+    kept_s = [keep_s(changes) for changes in range(10)]
     assert kept_s[0] == OLDEST_AT_REST_S
     assert kept_s == sorted(kept_s, reverse=True)
     assert kept_s[-1] == OLDEST_S

@@ -7,9 +7,10 @@ import pytest
 
 from overlay.config import OverlayConfig
 from overlay.identity import NodeId
+from overlay.lately import LATELY_S, MAX_COUNTED, Lately
 from overlay.messages import Message, SearchReply, Surroundings
 from overlay.naming import with_ages
-from overlay.neighbourhood import MAX_UNREACHED
+from overlay.neighbourhood import USUAL_MOVES
 from overlay.node import LOOKUP_CONTACTS, Overlay
 from overlay.packing import pack, packed_node_id
 from overlay.pointers import OLDEST_AT_REST_S, OLDEST_S
@@ -38,6 +39,13 @@ def one_near(node: Overlay) -> NodeRecord:
     here = node.record.coordinate
     place = Coordinate((here.vector_ms[0] + 1.0, *here.vector_ms[1:]), 0.0, 0.1, here.factors)
     return msgspec.structs.replace(fake_record(FOUND), coordinate=place)
+
+
+def happened(*at: float) -> Lately:
+    lately = Lately()
+    for now in at:
+        lately.happened(now)
+    return lately
 
 
 def told_after_a_search(
@@ -98,30 +106,40 @@ def test_what_others_look_for_is_told_to_nobody(
         (0, 3, True),
         (0, int(OLDEST_AT_REST_S), True),
         (0, int(OLDEST_AT_REST_S) + 1, False),
-        (MAX_UNREACHED, int(OLDEST_S), True),
-        (MAX_UNREACHED, int(OLDEST_S) + 1, False),
+        (MAX_COUNTED, int(OLDEST_S), True),
+        (MAX_COUNTED, int(OLDEST_S) + 1, False),
     ],
 )
 def test_who_is_told_keeps_in_mind_those_that_are_worth_it(
     node: Overlay, network: FakeNetwork, deaths: int, age_s: int, is_taken_in: bool
 ) -> None:
     record = one_near(node)
-    node._unreached.extend([network.now] * deaths)
+    node._moved, node._unreached = happened(), happened(*[network.now] * deaths)
     node._dispatch(id_of(TELLER), Surroundings((pack(record),), bytes([age_s])), network.now)
     assert (record.node_id in node._pointers) is is_taken_in
     if is_taken_in:
         assert node._pointers.table[record.node_id].alive_at == network.now - age_s
 
 
-@pytest.mark.parametrize(("deaths", "is_kept"), [(0, True), (MAX_UNREACHED, False)])
-def test_where_many_die_those_are_forgotten_sooner_that_nothing_is_heard_of(
-    node: Overlay, network: FakeNetwork, deaths: int, is_kept: bool
+@pytest.mark.parametrize(
+    ("deaths", "moves", "is_kept"),
+    [(0, 0, True), (MAX_COUNTED, 0, False), (0, USUAL_MOVES, True), (0, MAX_COUNTED, False)],
+)
+def test_where_many_die_or_places_move_those_are_forgotten_sooner_that_nothing_is_heard_of(
+    node: Overlay, network: FakeNetwork, deaths: int, moves: int, is_kept: bool
 ) -> None:
     record = one_near(node)
     node._point_to(record, pack(record), network.now - OLDEST_S - 1.0)
-    node._unreached.extend([network.now] * deaths)
+    node._unreached = happened(*[network.now] * deaths)
+    node._moved = happened(*[network.now - LATELY_S - 1.0] * (MAX_COUNTED - moves), *[network.now] * moves)
     node._refresh_pointers(network.now)
     assert (record.node_id in node._pointers) is is_kept
+
+
+def test_a_new_node_notices_that_places_move_and_that_they_have_settled(network: FakeNetwork, node: Overlay) -> None:
+    assert node._keep_s(network.now) == OLDEST_S
+    network.run(2 * LATELY_S)
+    assert node._keep_s(network.now) == OLDEST_AT_REST_S
 
 
 def test_strangers_and_impossible_neighbours_are_not_believed(
