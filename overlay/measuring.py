@@ -31,6 +31,8 @@ ADVERTISE_ERROR: Final = 0.1
 UNSURE_ERROR: Final = 0.05
 #: A settled node looks this often whether it has moved: neighbours are not told more often anyway.
 MOVED_INTERVAL_S: Final = NEWS_INTERVAL_S / 2
+#: A peer's pings tell where it is this often at most, in intervals of probes: it probes one node in each.
+HEARD_EVERY: Final = 0.5
 
 
 class Measuring(Telling):
@@ -153,8 +155,10 @@ class Measuring(Telling):
 
     def _take_place(self, sender: NodeId, place: Coordinate, now: float) -> None:
         """A new peer that asks us says where it is: what its path measured tells more about our own place now."""
-        rtt_ms = self._prober.measured_rtt_ms(sender)
-        if rtt_ms is not None and self._estimator.is_settling:
+        if not self._estimator.is_settling:
+            return
+        rtt_ms = self._prober.heard_rtt_ms(sender, now, HEARD_EVERY * self._config.probe_interval_s)
+        if rtt_ms is not None:
             self._estimator.hear(rtt_ms, place, self._rng)
             self._advertise_if_moved(now)
 

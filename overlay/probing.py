@@ -6,6 +6,7 @@ about the whole, and fresh ones improve a coordinate more than many samples of t
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
@@ -45,6 +46,7 @@ class ProbedPath:
     probed_at: float
     place: Coordinate | None = None  # of the other end, when it answered last; before, as it is known otherwise
     jumps: int = 0  # of that place, one after the other
+    heard_at: float = -math.inf  # when the other end last told its place unasked, and that counted
     filter: PercentileFilter = field(default_factory=PercentileFilter)
     reported_ms: float | None = None  # the round trip that a change is measured against
 
@@ -76,6 +78,15 @@ class Prober:
     def measured_rtt_ms(self, node_id: NodeId) -> float | None:
         path = self._paths.get(node_id)
         return path.filter.value if path else None
+
+    def heard_rtt_ms(self, node_id: NodeId, now: float, interval_s: float) -> float | None:
+        """The filtered round trip to a peer that tells its place unasked, if one was measured; None if it told it less
+        than ``interval_s`` ago, too: who asks all the time is to have no more weight than the others."""
+        path = self._paths.get(node_id)
+        if path is None or path.filter.value is None or now - path.heard_at < interval_s:
+            return None
+        path.heard_at = now
+        return path.filter.value
 
     def samples(self, node_id: NodeId) -> int:
         path = self._paths.get(node_id)

@@ -420,6 +420,19 @@ def test_a_name_in_a_pong_counts_only_if_the_pong_was_asked_for() -> None:
     assert len(node._samples) == 1
 
 
+def test_who_pings_all_the_time_moves_a_new_node_no_further_than_once() -> None:
+    network = full_mesh(FIVE)
+    node, now = network.nodes[0], network.now + 1.0
+    here = node._estimator.coordinate
+    elsewhere = Coordinate((here.vector_ms[0] + 50.0, *here.vector_ms[1:]), 0.0, 0.1, here.factors).to_bytes()
+    node._dispatch(id_of(1), Ping(1, place=elsewhere), now)
+    moved = node._estimator.coordinate
+    assert moved != here
+    for nonce in range(2, 30):
+        node._dispatch(id_of(1), Ping(nonce, place=elsewhere), now + 0.1)
+    assert node._estimator.coordinate == moved
+
+
 def test_pings_and_pongs_are_what_they_say() -> None:
     network = full_mesh(FIVE, SLOW)
     a, b = network.nodes[0], network.nodes[1]

@@ -217,3 +217,13 @@ def test_who_does_not_know_its_place_yet_may_find_another() -> None:
 def test_a_step_within_what_errors_leave_open_is_none(before: float, after: float, rtt_ms: float, part: float) -> None:
     step_ms = part * (before + after) * max(rtt_ms, JUMP_FROM_MS)
     assert told(prober(), [place(0.0, before), place(step_ms, after)], rtt_ms=rtt_ms) == [True, True]
+
+
+def test_who_tells_its_place_all_the_time_is_heard_as_often_as_the_others() -> None:
+    paths = prober()
+    assert paths.heard_rtt_ms(id_of(1), 0.0, 0.5) is None, "nothing was measured"
+    probe(paths, 1, 0.0, rtt_ms=20.0)
+    heard = [paths.heard_rtt_ms(id_of(1), 0.125 * tick, 0.5) is not None for tick in range(12)]
+    assert heard == 3 * [True, False, False, False]
+    probe(paths, 2, 0.0, rtt_ms=30.0)
+    assert paths.heard_rtt_ms(id_of(2), 1.5, 0.5) == pytest.approx(30.0), "others are heard as before"
