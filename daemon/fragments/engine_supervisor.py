@@ -27,6 +27,7 @@ import trio
 import sbon
 from daemon.config import MAX_SOCKET_PATH_BYTES, EngineConfig
 from daemon.events import Events
+from daemon.fragments.engine_log import EngineLog
 from daemon.peering.frame_stream import FrameStream
 from sbon.engine_messages import (
     PROTOCOL_VERSION,
@@ -63,12 +64,8 @@ STOP_TIMEOUT_S = 8.0
 HEALTHY_S = 60.0
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
-MAX_LOG_BYTES = 4 * 1024 * 1024
-_LAST_LINES = 2
-#: So much of the log's end is looked through for the reason of its end.
-_LOG_END_BYTES = 64 * 1024
-#: What Java says when it ends for want of memory (spark_bridge/session.py has it end then); much is said after it.
-_OUT_OF_MEMORY = "Terminating due to java.lang.OutOfMemoryError: "
+#: A running engine's log is looked at this often.
+LOG_INTERVAL_S = 60.0
 
 _FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
 
@@ -123,6 +120,7 @@ class EngineSupervisor:
         self._bind_host = bind_host
         self._socket_path = socket_path
         self._state_dir = state_dir
+        self._log = EngineLog(state_dir / "engine.log")
         self._config = config
         self._events = events
         self._command = tuple(command)
@@ -214,7 +212,7 @@ class EngineSupervisor:
     @property
     def log_file(self) -> Path:
         """What the engine writes on its standard output and error."""
-        return self._state_dir / "engine.log"
+        return self._log.path
 
     # --- the process
 
@@ -251,8 +249,8 @@ class EngineSupervisor:
         process: trio.Process | None = None
         try:
             try:
-                log_start, process = await self._begin()
-                stream, hello = await self._greet(listening, process, log_start)
+                process = await self._begin()
+                stream, hello = await self._greet(listening, process)
             except SbonError as error:
                 start.error = error
                 self._events.publish("engine-failed", error=str(error))
@@ -277,14 +275,14 @@ class EngineSupervisor:
         if idle:
             self._events.publish("engine-stopped", reason=f"no fragment for {self._config.idle_s:g} s")
         else:
-            self._events.publish("engine-lost", status=process.returncode, last_words=self._last_words(log_start))
+            self._events.publish("engine-lost", status=process.returncode, last_words=self._last_words())
             assert self._listener is not None
             self._listener.engine_lost()
 
-    async def _begin(self) -> tuple[int, trio.Process]:
-        """Where its part of the log begins, and the process. Raises UnavailableError if there is no room for either."""
+    async def _begin(self) -> trio.Process:
+        """Raises UnavailableError if there is no room for it, or for its log."""
         try:
-            return self._rotate_log(), await self._open_process()
+            return await self._open_process()
         except OSError as error:
             what = f"{error.strerror or error}: {error.filename}" if error.filename else error.strerror or error
             raise UnavailableError(f"no engine can be started now ({what}): see this host's disk and limits") from error
@@ -303,7 +301,7 @@ class EngineSupervisor:
         # The same packages as ours, wherever the daemon was started.
         packages = str(Path(str(sbon.__file__)).parent.parent)
         path = os.pathsep.join([packages, *filter(None, [os.environ.get("PYTHONPATH")])])
-        with self.log_file.open("ab") as output:
+        with self._log.open() as output:
             return await trio.lowlevel.open_process(
                 [*self._command, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -313,9 +311,7 @@ class EngineSupervisor:
                 start_new_session=True,  # Ctrl-C is for the daemon, which ends its engine in order
             )
 
-    async def _greet(
-        self, listening: trio.socket.SocketType, process: trio.Process, log_start: int
-    ) -> tuple[trio.SocketStream, Hello]:
+    async def _greet(self, listening: trio.socket.SocketType, process: trio.Process) -> tuple[trio.SocketStream, Hello]:
         """Wait for the engine to connect and to say hello. Raises SbonError if it ends, or stays silent, instead."""
         greeting: tuple[trio.SocketStream, Hello] | None = None
         with trio.move_on_after(self._config.start_timeout_s) as limit:
@@ -335,7 +331,7 @@ class EngineSupervisor:
             raise SbonError(f"the engine did not start within {self._config.start_timeout_s:g} s: {remedy}")
         with trio.move_on_after(1.0):  # whoever closed the connection without a word is probably ending
             await process.wait()
-        words = self._last_words(log_start) or f"it ended with status {process.returncode}"
+        words = self._last_words() or f"it ended with status {process.returncode}"
         raise SbonError(f"the engine does not start: {words} (see {self.log_file})")
 
     async def _accept(self, listening: trio.socket.SocketType) -> tuple[trio.SocketStream, Hello] | None:
@@ -368,6 +364,7 @@ class EngineSupervisor:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(read)
+            nursery.start_soon(self._bound_log)
             nursery.start_soon(_cancel_at_end, process, nursery.cancel_scope)
             await self._until_idle()
             idle = True
@@ -383,6 +380,15 @@ class EngineSupervisor:
             if left_s <= 0.0:
                 return
             await trio.sleep(left_s)
+
+    async def _bound_log(self) -> None:
+        while True:
+            await trio.sleep(LOG_INTERVAL_S)
+            with suppress(OSError):  # no room for a copy
+                self._log.bound()
+
+    def _last_words(self) -> str:
+        return self._log.last_words(self._config.memory_mb)
 
     async def _read(self) -> None:
         assert self._frames is not None
@@ -412,28 +418,6 @@ class EngineSupervisor:
         self._statuses.clear()
         for waiting in self._waiting.values():
             waiting.over.set()
-
-    # --- its log
-
-    def _rotate_log(self) -> int:
-        """Keep the log within bounds; returns where this start's part begins."""
-        with suppress(FileNotFoundError):
-            if self.log_file.stat().st_size <= MAX_LOG_BYTES:
-                return self.log_file.stat().st_size
-            self.log_file.replace(self.log_file.with_suffix(".log.1"))
-        return 0
-
-    def _last_words(self, log_start: int) -> str:
-        """Why an engine has ended, in one line: the last ones of the log since then, or that it had no memory."""
-        with suppress(OSError), self.log_file.open("rb") as file:
-            file.seek(max(log_start, file.seek(0, os.SEEK_END) - _LOG_END_BYTES))
-            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-            if exhausted := [line for line in lines if line.startswith(_OUT_OF_MEMORY)]:
-                what = f"{exhausted[-1].removeprefix(_OUT_OF_MEMORY)}; its heap is {self._config.memory_mb} MB"
-                return f"Java had no memory left ({what}): give it more with engine.memory_mb, or it less to do"
-            own = [line for line in lines if line.startswith("sbon engine ")]
-            return " / ".join(own[-1:] or lines[-_LAST_LINES:])
-        return ""
 
 
 async def _cancel_at_end(process: trio.Process, scope: trio.CancelScope) -> None:
