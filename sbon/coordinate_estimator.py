@@ -85,6 +85,10 @@ OUTLIER_FACTOR: Final = 3.5
 MIN_OUTLIER: Final = 0.1
 OUTLIER_UNCERTAINTY: Final = 1.0
 OUTLIER_POWER: Final = 2.0
+#: One that is off by more than this besides is discounted by this power of it, too: on a long path a liar who moves
+#: away slowly is no more of an outlier than many who are honest, for minutes.
+FAR_OFF_MS: Final = 50.0
+FAR_OFF_POWER: Final = 4.0
 #: What is usual: this quantile of the relative residuals of so many latest samples, seen from where we are now. It is
 #: the median of the honest if a fifth are liars. It is looked at with each probe of a new node, then every few.
 USUAL_QUANTILE: Final = 0.4
@@ -325,7 +329,7 @@ class CoordinateEstimator:
         outlying_ms = scale_ms * self._outlying
         excess = off_ms / (outlying_ms + OUTLIER_UNCERTAINTY * uncertainty_ms)
         if excess > 1.0:
-            discount *= excess**OUTLIER_POWER
+            discount *= excess**OUTLIER_POWER * max(1.0, off_ms / FAR_OFF_MS) ** FAR_OFF_POWER
         return scale_ms * scale_ms * (SAMPLE_NOISE * SAMPLE_NOISE + doubt * doubt) * discount
 
     def _common_variance(self, scale_ms: float, claimed_error: float) -> float:

@@ -6,6 +6,7 @@ attacks against whole overlays.
 
 from __future__ import annotations
 
+import copy
 import random
 import statistics
 from collections.abc import Callable
@@ -102,3 +103,25 @@ def test_one_who_meets_nearly_as_many_liars_as_honest_nodes_stays_where_it_is() 
                 place = msgspec.structs.replace(place, vector_ms=claimed, error=CLAIMED_ERROR)
             one.update(matrix[0][j], place, rng)
     assert median_error() <= 1.25 * before
+
+
+def test_who_is_off_by_far_moves_nobody_on_a_long_path_either() -> None:
+    """A liar who has moved away slowly is no more of an outlier there, in proportion, than many who are honest."""
+    matrix, rng = wide_area(1), random.Random(1)
+    states = [CoordinateEstimator() for _ in matrix]
+    for _ in range(240):
+        for i, state in enumerate(states):
+            j = rng.choice([j for j in range(NODES) if j != i])
+            state.update(matrix[i][j], states[j].coordinate, rng)
+    one, others = states[0].coordinate, [state.coordinate for state in states[1:]]
+    farthest = max(others, key=one.rtt_ms)
+    rtt_ms = one.rtt_ms(farthest)
+    assert rtt_ms > 200.0
+
+    def moved_ms(off_ms: float) -> float:
+        state = copy.deepcopy(states[0])
+        state.update(rtt_ms + off_ms, farthest, random.Random(1))
+        return state.coordinate.unlike_ms(one)
+
+    assert moved_ms(20.0) > 2.0, "who is off by a tenth is believed"
+    assert moved_ms(80.0) < moved_ms(20.0) / 5.0, "all that moves it then is gravity"
