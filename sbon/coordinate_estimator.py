@@ -9,7 +9,8 @@ and later ones little, without a schedule. Four things make it fit for an overla
   while our predictions are bad, so that a node whose surroundings have changed follows (K60, "fading memory").
 - *Robustness.* What matters is the relative error, so a sample's noise is in proportion to its round trip. A sample
   that contradicts our place by more than a seventh counts less (Huber's weights), one that contradicts it by far more
-  than is usual for us counts next to nothing (a redescending weight, as in Hampel's work). What is usual is a
+  than is usual for us counts next to nothing (a redescending weight, as in Hampel's work), and the less beyond 50 ms,
+  so that a liar cannot hide behind a long path. What is usual is a
   *quantile* of the latest samples, seen from where we are now: a minority of liars, however loud, cannot widen it,
   and as soon as the honest agree the liars are out. (A running estimate follows too slowly: while it was wide, liars
   kept it so.) Where more than two fifths would be outliers, it is rather us who are wrong: so many never are,
