@@ -54,7 +54,7 @@ AFTER_NEAREST: Final = 0.25
 #: If neighbours were given up lately others have come since: exchanges are no more than so far apart.
 DEATHS_EXCHANGE_INTERVAL_S: Final = 2.0
 #: A settled node's place moves so many times a minute. (Of 400 nodes that came within 90 s half moved six times in
-#: the third minute, three times in the fourth, once in the fifth; from the seventh on a tenth more often than once.)
+#: the third minute, three times in the fourth, once in the fifth; from the seventh on nine in ten once at most.)
 USUAL_MOVES: Final = 1
 #: One who was met just now may be about to become a neighbour: it is not probed yet, nor told that it is none.
 UNEXPECTED_S: Final = 2.0

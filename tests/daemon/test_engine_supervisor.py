@@ -14,6 +14,8 @@ import trio
 
 from daemon.config import EngineConfig
 from daemon.events import Events
+from daemon.fragments import engine_supervisor
+from daemon.fragments.engine_log import MAX_LOG_BYTES
 from daemon.fragments.engine_supervisor import EngineSupervisor
 from sbon.engine_messages import FragmentState, FragmentStatus, Instantiate, LinkLost, Migrate
 from sbon.errors import ConfigurationError, SbonError, StaleGenerationError, UnavailableError
@@ -96,6 +98,17 @@ async def test_an_engine_keeps_few_arenas_unless_the_daemon_was_told_otherwise(
         hello = await supervisor.prepare()
         environment = Path(f"/proc/{hello.pid}/environ").read_bytes().split(b"\0")
         assert f"MALLOC_ARENA_MAX={expected}".encode() in environment
+
+
+async def test_a_running_engines_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_supervisor, "LOG_INTERVAL_S", 0.05)
+    async with supervised(tmp_path) as (supervisor, hosting):
+        await supervisor.prepare()
+        with supervisor.log_file.open("ab") as log:
+            log.write((MAX_LOG_BYTES + 1) * b"a")
+        await until(lambda: supervisor.log_file.stat().st_size == 0)
+        assert supervisor.hello is not None
+    assert hosting.lost == 0
 
 
 async def test_an_engine_that_is_killed_is_reported_and_started_anew_when_wanted(tmp_path: Path) -> None:

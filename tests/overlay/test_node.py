@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 
@@ -26,12 +25,10 @@ from overlay.events import (
     MemberSuspected,
     PathChanged,
 )
-from overlay.messages import Ping, Pong
 from overlay.neighbourhood import Lost
 from overlay.node import LOOKUP_S, MAX_LOOKUP_S, Overlay
 from overlay.packing import pack
 from overlay.records import MAX_NAME_BYTES
-from overlay.wire import decode
 from sbon import coordinate_estimator, update_filter
 from sbon.coordinate import MAX_DIMENSIONS, MAX_ERROR, Coordinate
 from sbon.errors import UnavailableError
@@ -407,53 +404,6 @@ def test_what_is_sent_is_what_the_counters_say() -> None:
         sent = sum(count for name, count in node.counters.items() if name.startswith("sent."))
         assert sent == network.sent_by[index]
         assert not [name for name in node.counters if name.startswith("dropped.")]
-
-
-def test_a_name_in_a_pong_counts_only_if_the_pong_was_asked_for() -> None:
-    node = full_mesh(FIVE, SLOW).nodes[0]
-    node._samples.clear()
-    place, sample = node.coordinate.to_bytes(), pack(fake_record(20))
-    node._dispatch(id_of(1), Pong(12345, 0, place, True, sample), 10.0)
-    assert not node._samples
-    nonce = node._prober.sent(id_of(1), 10.0, is_probe=False)
-    node._dispatch(id_of(1), Pong(nonce, 0, place, True, sample), 10.1)
-    assert len(node._samples) == 1
-
-
-def test_who_pings_all_the_time_moves_a_new_node_no_further_than_once() -> None:
-    network = full_mesh(FIVE)
-    node, now = network.nodes[0], network.now + 1.0
-    here = node._estimator.coordinate
-    elsewhere = Coordinate((here.vector_ms[0] + 50.0, *here.vector_ms[1:]), 0.0, 0.1, here.factors).to_bytes()
-    node._dispatch(id_of(1), Ping(1, place=elsewhere), now)
-    moved = node._estimator.coordinate
-    assert moved != here
-    for nonce in range(2, 30):
-        node._dispatch(id_of(1), Ping(nonce, place=elsewhere), now + 0.1)
-    assert node._estimator.coordinate == moved
-
-
-def test_pings_and_pongs_are_what_they_say() -> None:
-    network = full_mesh(FIVE, SLOW)
-    a, b = network.nodes[0], network.nodes[1]
-    a.probe_soon(id_of(1), network.now)
-    a.handle_timer(network.now)
-    ((ping, _),) = a.datagrams_to_send(network.now)
-    received = b._sessions.receive(ping, a.record.address, network.now)
-    assert received is not None
-    assert received.sender == id_of(0)
-    message = decode(received.body)
-    assert isinstance(message, Ping)
-    place = b.coordinate.to_bytes()
-    b._moved_at = math.inf  # or it has news for all, too
-    b._dispatch(id_of(0), message, network.now)
-    ((pong, _),) = b.datagrams_to_send(network.now)
-    received = a._sessions.receive(pong, b.record.address, network.now)
-    assert received is not None
-    answer = decode(received.body)
-    assert isinstance(answer, Pong)
-    assert (answer.nonce, answer.held_us, answer.linked) == (message.nonce, 0, True)
-    assert answer.place == place
 
 
 def test_nodes_of_another_kind_fit_in() -> None:

@@ -60,6 +60,17 @@ def honest_median(lie: Lie | None, delay_ms: float = 0.0, seed: int = 1) -> floa
     return statistics.median(errors)
 
 
+def settled() -> tuple[truth.Matrix, list[CoordinateEstimator], random.Random]:
+    """After 240 rounds without liars."""
+    matrix, rng = wide_area(1), random.Random(1)
+    states = [CoordinateEstimator() for _ in matrix]
+    for _ in range(240):
+        for i, state in enumerate(states):
+            j = rng.choice([j for j in range(NODES) if j != i])
+            state.update(matrix[i][j], states[j].coordinate, rng)
+    return matrix, states, rng
+
+
 @pytest.fixture(scope="module")
 def without_liars() -> float:
     return honest_median(None)
@@ -81,12 +92,7 @@ def test_the_honest_predict_well_among_liars(lie: Lie, delay_ms: float, without_
 
 def test_one_who_meets_nearly_as_many_liars_as_honest_nodes_stays_where_it_is() -> None:
     """A fifth of all lie, but by chance eleven of the latest 24 that one measures do: they stay outliers."""
-    matrix, rng = wide_area(1), random.Random(1)
-    states = [CoordinateEstimator() for _ in matrix]
-    for _ in range(240):
-        for i, state in enumerate(states):
-            j = rng.choice([j for j in range(NODES) if j != i])
-            state.update(matrix[i][j], states[j].coordinate, rng)
+    matrix, states, rng = settled()
     one, others = states[0], range(1, NODES)
 
     def median_error() -> float:
@@ -107,12 +113,7 @@ def test_one_who_meets_nearly_as_many_liars_as_honest_nodes_stays_where_it_is() 
 
 def test_who_is_off_by_far_moves_nobody_on_a_long_path_either() -> None:
     """A liar who has moved away slowly is no more of an outlier there, in proportion, than many who are honest."""
-    matrix, rng = wide_area(1), random.Random(1)
-    states = [CoordinateEstimator() for _ in matrix]
-    for _ in range(240):
-        for i, state in enumerate(states):
-            j = rng.choice([j for j in range(NODES) if j != i])
-            state.update(matrix[i][j], states[j].coordinate, rng)
+    _, states, _ = settled()
     one, others = states[0].coordinate, [state.coordinate for state in states[1:]]
     farthest = max(others, key=one.rtt_ms)
     rtt_ms = one.rtt_ms(farthest)
