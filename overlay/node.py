@@ -51,7 +51,7 @@ FIRST_LOOKUP_S: Final = 20.0
 LOOKUP_S: Final = 5.0
 SETTLING_LOOKUP_S: Final = 40.0
 SETTLED_LONGER: Final = 4.0
-MAX_LOOKUP_S: Final = 640.0
+MAX_LOOKUP_S: Final = 1920.0
 AFTER_DEATH_S: Final = 30.0
 #: So many hosts are asked then, beside those on the way to them, and so many of the nearest are taken in.
 LOOKUP_CONTACTS: Final = 12
