@@ -192,7 +192,8 @@ def test_looks_grow_rare_up_to_a_bound_once_a_place_is_settled_and_up_to_a_lesse
 
     node._lookup_interval_s = LOOKUP_S
     assert intervals(SETTLED_PROBES - 1) == [10.0, 20.0, 40.0, SETTLING_LOOKUP_S, SETTLING_LOOKUP_S]
-    settled = [SETTLED_LONGER * SETTLING_LOOKUP_S, MAX_LOOKUP_S, MAX_LOOKUP_S, MAX_LOOKUP_S, MAX_LOOKUP_S]
+    longer = SETTLED_LONGER * SETTLING_LOOKUP_S
+    settled = [longer, SETTLED_LONGER * longer, MAX_LOOKUP_S, MAX_LOOKUP_S, MAX_LOOKUP_S]
     assert intervals(SETTLED_PROBES) == settled
 
 
